@@ -1,0 +1,66 @@
+"""Typed settings: the docstring below a field is its help, and a key that does not exist is an error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mingyue.errors import SettingsError
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, strict about names, documented by the docstring under each field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], *, source: str) -> Self:
+        """Validate `values` that came from `source` (a file name, or words such as "the command line").
+
+        Raises `SettingsError` that names the key, the nearest existing name, and the value that was refused.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise SettingsError(_describe(cls, error, source)) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """A validated copy with some fields changed."""
+        return type(self).read({**self.model_dump(), **changes}, source="the changed settings")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is spelled most like `name`, if any is close."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def _describe(cls: type[Settings], error: ValidationError, source: str) -> str:
+    lines = []
+    for problem in error.errors():
+        path = [str(part) for part in problem["loc"]]
+        name = ".".join(path) or cls.__name__
+        if problem["type"] == "extra_forbidden":
+            owner = _settings_at(cls, path[:-1])
+            guess = nearest(path[-1], owner.model_fields)
+            hint = f"; did you mean {guess!r}?" if guess else f"; known: {', '.join(owner.model_fields)}"
+            lines.append(f"{source}: there is no setting {name!r}{hint}")
+        elif problem["type"] == "value_error":
+            lines.append(f"{source}: {str(problem['ctx']['error'])}")
+        elif not path:
+            lines.append(f"{source}: {problem['msg']}")
+        else:
+            lines.append(f"{source}: {name} = {problem['input']!r}: {problem['msg']}")
+    return "\n".join(lines)
+
+
+def _settings_at(cls: type[Settings], path: list[str]) -> type[Settings]:
+    for part in path:
+        field = cls.model_fields.get(part)
+        annotation = None if field is None else field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, Settings):
+            cls = annotation
+    return cls

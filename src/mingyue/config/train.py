@@ -1,0 +1,226 @@
+"""Settings of a training run. Each group is one section of run.toml; each field is one option of `mingyue train`.
+
+Field names are unique over all groups, so the command line needs no prefixes. None means "chosen for you, and told".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from mingyue.config.base import Settings
+from mingyue.config.model import FeedForwardKind, NormKind, Positive, PositionKind, Probability
+
+PresetName = Literal["modern", "speed", "gpt2", "llama"]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
+
+
+class DataSettings(Settings):
+    """Which text is read, and how it is cut."""
+
+    sources: list[str] = []
+    """Files, folders, globs, `-` for standard input, a known corpus by name, or hf://owner/name."""
+    separator: str = "file"
+    """Where documents end: file (a file is one document), blank-line, line, or any text of your own."""
+    field: str | None = None
+    """Key of the text in JSON lines, or column in CSV, TSV and Parquet; none = text."""
+    encoding: str | None = None
+    """Encoding of the files; none = UTF-8, or detected and told."""
+    skip_bad: bool = False
+    """Leave out records that cannot be read, count and report them, instead of stopping at the first."""
+    held_out: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    """Share of the text, taken from its end, that is never trained on."""
+    attend_across_documents: bool = True
+    """Tokens may attend to earlier documents packed into the same window."""
+
+
+class TokenizerSettings(Settings):
+    """How text becomes token ids."""
+
+    tokenizer: str = "char"
+    """char, bpe, byte, or the path of a tokenizer.json."""
+    tokenizer_size: Annotated[int, Field(ge=259)] = 8192
+    """Vocabulary of a bpe tokenizer (256 bytes and 3 special ids among them)."""
+    min_count: Positive = 1
+    """char: a character seen fewer times is spelled in bytes."""
+
+
+class ModelSettings(Settings):
+    """The model: a preset, one dial, and every size by itself."""
+
+    preset: PresetName = "modern"
+    """modern (Qwen3's shape), speed (reaches a loss soonest), gpt2, or llama."""
+    depth: Positive | None = None
+    """One dial: layers, and with them width, heads and learning rates; none = chosen from speed, budget and text."""
+    context: Positive | None = None
+    """Most tokens that the model sees at once."""
+    d_model: Positive | None = None
+    """Width of the residual stream; none = 64 × depth."""
+    n_layers: Positive | None = None
+    """Number of blocks; none = depth."""
+    n_heads: Positive | None = None
+    """Query heads; none = d_model / d_head."""
+    n_kv_heads: Positive | None = None
+    """Key and value heads; none = as the preset has it."""
+    d_head: Positive | None = None
+    """Width of a head; none = 64, or 32 in narrow models."""
+    d_ff: Positive | None = None
+    """Inner width of the feed-forward part; none = as the preset has it."""
+    positions: PositionKind | None = None
+    """none, learned, sinusoidal or rotary; none given = as the preset has it."""
+    feedforward: FeedForwardKind | None = None
+    """relu, gelu, gelu-tanh, relu2 or swiglu."""
+    norm: NormKind | None = None
+    """layer or rms."""
+    norm_placement: Literal["pre", "post"] | None = None
+    """Norm before each sub-layer, or after the addition as in the paper."""
+    qk_norm: bool | None = None
+    """RMSNorm on each head's queries and keys."""
+    tied_output: bool | None = None
+    """The output layer is the transposed embedding table."""
+    rotary_base: PositiveFloat | None = None
+    """Base of the rotary angles."""
+    window: Positive | None = None
+    """Sliding window of attention, in tokens."""
+    dropout: Probability | None = None
+    """Dropout on embeddings and sub-layer outputs; none = 0."""
+    attention_dropout: Probability | None = None
+    """Dropout on attention weights; none = 0."""
+
+
+class BudgetSettings(Settings):
+    """How long to train: exactly one of the three (10 minutes if none is given)."""
+
+    minutes: PositiveFloat | None = None
+    """Minutes from the start of the program to its end, evaluation and saving included."""
+    steps: Positive | None = None
+    """Optimiser steps."""
+    epochs: PositiveFloat | None = None
+    """Passes over the training text."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        given = [name for name in ("minutes", "steps", "epochs") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"give one budget, not {len(given)}: {', '.join(given)}")
+        return self
+
+
+class BatchSettings(Settings):
+    """How many tokens go into a step."""
+
+    batch_tokens: Positive | None = None
+    """Tokens of one optimiser step, over all micro-batches and ranks."""
+    micro_batch_tokens: Positive | None = None
+    """Tokens of one forward and backward pass; fewer than batch_tokens means accumulation."""
+
+
+class OptimiserSettings(Settings):
+    """How weights move."""
+
+    optimiser: Literal["muon", "adamw"] = "muon"
+    """muon: matrices by Muon, embeddings, output layer, gains and biases by AdamW; adamw: everything by AdamW."""
+    learning_rate: PositiveFloat | None = None
+    """Peak rate of AdamW."""
+    muon_learning_rate: PositiveFloat | None = None
+    """Peak rate of Muon."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
+    """Decoupled decay of matrices; gains, biases and embeddings have none."""
+    beta1: Share = 0.9
+    """AdamW: decay of the first moment."""
+    beta2: Share = 0.95
+    """AdamW: decay of the second moment."""
+    adam_eps: PositiveFloat = 1e-10
+    """AdamW: added to the root of the second moment."""
+    muon_momentum: Share = 0.95
+    """Muon: momentum (Nesterov)."""
+    clip: Annotated[float, Field(ge=0.0)] = 1.0
+    """Largest global norm of the gradient; 0 = no clipping."""
+    label_smoothing: Probability = 0.0
+    """Share of the target probability that is spread over the vocabulary (the paper, section 5.4: 0.1)."""
+
+
+class ScheduleSettings(Settings):
+    """How the learning rate runs over the steps."""
+
+    schedule: Literal["wsd", "cosine", "paper", "constant"] = "wsd"
+    """wsd (warm-up, stable, decay to 0), cosine, paper (section 5.3: d_model^-0.5 · min(step^-0.5, …)), constant."""
+    warmup: Annotated[float, Field(ge=0.0)] = 0.02
+    """Warm-up: a share of all steps below 1, a number of steps from 1 on."""
+    decay_share: Share = 0.5
+    """wsd: share of all steps in which the rate falls linearly to its end."""
+    final_share: Share = 0.0
+    """Rate at the last step as a share of the peak."""
+
+
+class RunSettings(Settings):
+    """Where the run lives, what it keeps, what it runs on."""
+
+    out: str | None = None
+    """Run folder; none = runs/<name of the first source>."""
+    seed: Annotated[int, Field(ge=0)] = 1
+    """Every random choice is a pure function of it."""
+    device: str | None = None
+    """cpu, cuda, mps; none = the best that is there."""
+    dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    """Number format of the forward pass; none = bf16 where the device is fast in it, else fp32."""
+    threads: Positive | None = None
+    """CPU threads; none = all cores this process may use."""
+    compile: bool = False
+    """torch.compile the blocks (costs 40 s at first; pays in long runs)."""
+    evaluate_every: Positive | None = None
+    """Steps between evaluations on the held-out text; none = about 20 over the run."""
+    evaluate_tokens: Positive | None = None
+    """Held-out tokens used by evaluations during the run (the final one uses all); none = chosen for ≤ 5 % of time."""
+    checkpoint_every: Positive | None = None
+    """Steps between checkpoints; none = about once a minute."""
+    keep: Positive = 2
+    """Latest checkpoints kept, besides the best."""
+    sample_every: Annotated[int, Field(ge=0)] | None = None
+    """Evaluations between samples of text; 0 = none."""
+    sample_prompt: str = ""
+    """Prompt of those samples."""
+    patience: Positive | None = None
+    """Stop after so many evaluations without a better held-out loss; none = never."""
+    tensorboard: bool = False
+    """Write TensorBoard events beside metrics.jsonl (extra: track)."""
+    overwrite: bool = False
+    """Start anew where a run folder already exists (the old one is moved aside)."""
+
+
+class TrainSettings(Settings):
+    """Everything that decides a run; run.toml holds it whole."""
+
+    data: DataSettings = DataSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    model: ModelSettings = ModelSettings()
+    budget: BudgetSettings = BudgetSettings()
+    batch: BatchSettings = BatchSettings()
+    optimiser: OptimiserSettings = OptimiserSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    run: RunSettings = RunSettings()
+
+    @classmethod
+    def from_flat(cls, *, source: str = "the arguments", **flat: object) -> Self:
+        """Settings from names without groups, as the command line and `mingyue.train` give them.
+
+        Raises `SettingsError` for a name that no group has, with the nearest one that exists.
+        """
+        return cls().with_flat(source=source, **flat)
+
+    def with_flat(self, *, source: str = "the arguments", **flat: object) -> Self:
+        """A copy with the named fields changed, whatever group they are in."""
+        from mingyue.config.base import nearest
+        from mingyue.errors import SettingsError
+
+        groups = self.model_dump()
+        owner = {name: group for group, fields in groups.items() for name in fields}
+        for name, value in flat.items():
+            if name not in owner:
+                guess = nearest(name, owner)
+                hint = f"; did you mean {guess!r}?" if guess else f"; known: {', '.join(sorted(owner))}"
+                raise SettingsError(f"{source}: there is no setting {name!r}{hint}")
+            groups[owner[name]][name] = value
+        return type(self).read(groups, source=source)

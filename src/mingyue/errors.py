@@ -1,0 +1,55 @@
+"""One family of errors, written for the person who meets them.
+
+Every error says what was wrong, where it was, and what to do. The command line prints the message
+without a traceback and exits with code 2; Python callers catch `MingyueError` or a subclass.
+"""
+
+from __future__ import annotations
+
+
+class MingyueError(Exception):
+    """Base of every error that Mingyue raises on purpose.
+
+    `message` says what was wrong and where (file, line, byte, both numbers); `advice` says what to do next.
+    """
+
+    def __init__(self, message: str, *, advice: str | None = None) -> None:
+        super().__init__(message if advice is None else f"{message}\n{advice}")
+        self.message = message
+        self.advice = advice
+
+
+class SettingsError(MingyueError):
+    """A setting is unknown, impossible, or contradicts another one."""
+
+
+class DataError(MingyueError):
+    """Text could not be read, or there is not enough of it."""
+
+
+class TokenizerError(MingyueError):
+    """A tokenizer could not be made, loaded, or used on these ids."""
+
+
+class BundleError(MingyueError):
+    """A model folder is missing, damaged, or of a version that this program does not know."""
+
+
+class CheckpointError(MingyueError):
+    """A run folder or a checkpoint cannot be read or written."""
+
+
+class TrainingError(MingyueError):
+    """Training had to stop (a loss that is not a number, no steps to take, and the like)."""
+
+
+class GenerationError(MingyueError):
+    """A request for text or scores cannot be served."""
+
+
+class InteropError(MingyueError):
+    """A foreign checkpoint does not fit: the message names the first wrong tensor."""
+
+
+class MissingExtraError(MingyueError):
+    """An optional package is needed; the advice names the extra that installs it."""
