@@ -1,0 +1,57 @@
+"""The parts of a Transformer: tensors in, tensors out. Nothing here knows about text, files or devices.
+
+Shapes are in the names. The legend, for this package and for `mingyue.models`:
+
+    B  batch                    T  positions asking          S  positions looked at
+    M  model width (d_model)    H  heads                     G  key-value heads
+    D  head width (d_head)      F  feed-forward width        V  vocabulary
+
+`x_BTM` is a tensor of shape [batch, positions, model width]; `weights_BHTS` holds, for each head, one row a query.
+"""
+
+from mingyue.nn.attend import CAUSAL, EVERYONE, Attend
+from mingyue.nn.attention import MultiHeadAttention, blocked_window_attention, explicit_attention, fused_attention
+from mingyue.nn.blocks import Block, PostNormBlock, PreNormBlock
+from mingyue.nn.cache import Cache, CacheStep
+from mingyue.nn.feedforward import FeedForward, SwiGLU, make_feedforward
+from mingyue.nn.norm import make_norm
+from mingyue.nn.positions import (
+    LearnedPositions,
+    Positions,
+    RotaryPositions,
+    RotaryRotation,
+    Rotation,
+    SinusoidalPositions,
+    rotary_frequencies,
+    sinusoid_table,
+)
+from mingyue.nn.taps import Taps, tap
+
+__all__ = [
+    "CAUSAL",
+    "EVERYONE",
+    "Attend",
+    "Block",
+    "Cache",
+    "CacheStep",
+    "FeedForward",
+    "LearnedPositions",
+    "MultiHeadAttention",
+    "Positions",
+    "PostNormBlock",
+    "PreNormBlock",
+    "RotaryPositions",
+    "RotaryRotation",
+    "Rotation",
+    "SinusoidalPositions",
+    "SwiGLU",
+    "Taps",
+    "blocked_window_attention",
+    "explicit_attention",
+    "fused_attention",
+    "make_feedforward",
+    "make_norm",
+    "rotary_frequencies",
+    "sinusoid_table",
+    "tap",
+]

@@ -1,0 +1,119 @@
+"""Who may attend to whom, described instead of drawn.
+
+One convention everywhere: True = may attend. The description is small whatever the length of the text; only
+`Attend.matrix` draws it, for the explicit path and for rows of unequal length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_ADDITIVE_HIDDEN = -1e4  # an additive bias at or below this can only mean "hidden"; fp16 reaches -65504
+
+
+@dataclass(frozen=True, eq=False)
+class Attend:
+    """Which of S keys each of T queries may look at. All conditions must hold together.
+
+    Without positions given, key j stands at position j and the T queries are the last T of the S positions: one query
+    on five cached keys is the fifth token, and sees all five.
+    """
+
+    causal: bool = False
+    """A query sees no key that stands after it."""
+    window: int | None = None
+    """A query sees keys less than `window` positions away (itself and window − 1 before it when causal)."""
+    lengths_B: Tensor | None = None
+    """Row b has only `lengths_B[b]` real keys; those after them are padding."""
+    query_positions_BT: Tensor | None = None
+    """Positions of the queries, [B, T] or [1, T]."""
+    key_positions_BS: Tensor | None = None
+    """Positions of the keys, [B, S] or [1, S]."""
+    query_documents_BT: Tensor | None = None
+    """Document of each query: it sees only keys of the same document."""
+    key_documents_BS: Tensor | None = None
+    """Document of each key; the queries' own if not given (self-attention)."""
+    allowed: Tensor | None = None
+    """A dense boolean that broadcasts to [B, H, T, S]; True = may attend."""
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window {self.window} must be at least 1: a token always sees itself")
+        if self.allowed is not None and self.allowed.dtype is not torch.bool:
+            raise ValueError(
+                f"allowed must be boolean (True = may attend), not {self.allowed.dtype}; "
+                "use Attend.from_hidden or Attend.from_additive for masks of other conventions"
+            )
+        if self.key_documents_BS is not None and self.query_documents_BT is None:
+            raise ValueError("key_documents_BS needs query_documents_BT")
+
+    @classmethod
+    def from_hidden(cls, hidden: Tensor) -> Attend:
+        """From a mask in which 1 or True = hidden (the convention of key_padding_mask and of the notes' 5×5 matrix)."""
+        return cls(allowed=~hidden.bool())
+
+    @classmethod
+    def from_additive(cls, bias: Tensor) -> Attend:
+        """From a mask that is added to scores: 0 = may attend, −inf (or a large negative constant) = hidden.
+
+        Raises `ValueError` when a value is neither: such a bias says how much, not who.
+        """
+        hidden = bias <= _ADDITIVE_HIDDEN
+        if not bool(((bias == 0) | hidden).all()):
+            raise ValueError("an additive mask holds only 0 and large negative values (−1e4 or less, or −inf)")
+        return cls(allowed=~hidden)
+
+    @property
+    def is_structural(self) -> bool:
+        """Only causal and window: the same for every row, known from T and S alone."""
+        tensors = (
+            self.lengths_B,
+            self.query_positions_BT,
+            self.key_positions_BS,
+            self.query_documents_BT,
+            self.key_documents_BS,
+            self.allowed,
+        )
+        return all(tensor is None for tensor in tensors)
+
+    def hides_nothing(self, n_queries: int, n_keys: int) -> bool:
+        """Whether every query may look at every key, as far as that is known without reading a tensor."""
+        past_only = not self.causal or n_queries == 1
+        return self.is_structural and past_only and (self.window is None or self.window >= n_keys)
+
+    def may_have_empty_rows(self, n_queries: int, n_keys: int) -> bool:
+        """Whether some query might be left with no key at all (never, for causal self-attention)."""
+        return not self.is_structural or n_queries > n_keys
+
+    def matrix(self, n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Tensor:
+        """Draw it: a boolean [B or 1, H or 1, T, S], True = may attend. Memory T × S."""
+        query_1T = torch.arange(n_keys - n_queries, n_keys, device=device)[None]
+        key_1S = torch.arange(n_keys, device=device)[None]
+        query_BT = query_1T if self.query_positions_BT is None else self.query_positions_BT
+        key_BS = key_1S if self.key_positions_BS is None else self.key_positions_BS
+        allowed = torch.ones(1, 1, n_queries, n_keys, dtype=torch.bool, device=device)
+        distance_BTS = query_BT[:, :, None] - key_BS[:, None, :]
+        if self.causal:
+            allowed = allowed & (distance_BTS >= 0)[:, None]
+        if self.window is not None:
+            allowed = allowed & (distance_BTS.abs() < self.window)[:, None]
+        if self.lengths_B is not None:
+            allowed = allowed & (key_1S < self.lengths_B[:, None])[:, None, None]
+        if self.query_documents_BT is not None:
+            key_documents_BS = self.query_documents_BT if self.key_documents_BS is None else self.key_documents_BS
+            allowed = allowed & (self.query_documents_BT[:, :, None] == key_documents_BS[:, None, :])[:, None]
+        return allowed if self.allowed is None else allowed & self.allowed
+
+    def additive(
+        self, n_queries: int, n_keys: int, *, dtype: torch.dtype, device: torch.device | None = None
+    ) -> Tensor:
+        """The same as a bias to add to scores: 0 = may attend, −inf = hidden. For meeting foreign code only."""
+        allowed = self.matrix(n_queries, n_keys, device=device)
+        return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill(~allowed, float("-inf"))
+
+
+CAUSAL = Attend(causal=True)
+EVERYONE = Attend()

@@ -1,0 +1,175 @@
+"""Attention: softmax(Q Kᵀ / √d_k) V ("Attention Is All You Need", section 3.2), three ways to compute it.
+
+- `explicit_attention` writes it out and returns the weights: for looking;
+- `fused_attention` is PyTorch's fused kernel: for speed;
+- `blocked_window_attention` is the fused kernel over blocks: a sliding window in linear time and memory.
+
+Shapes: query_BHTD, key_BGSD, value_BGSD; G divides H, and H/G query heads share a key-value head (Ainslie et al. 2023).
+A query that may look at nothing gets 0, with finite gradients, on every path.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mingyue.nn.attend import Attend
+from mingyue.nn.cache import CacheStep
+from mingyue.nn.positions import Rotation
+from mingyue.nn.taps import Taps, tap
+
+
+def explicit_attention(
+    query_BHTD: Tensor,
+    key_BGSD: Tensor,
+    value_BGSD: Tensor,
+    attend: Attend,
+    *,
+    dropout: float = 0.0,
+    taps: Taps | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention, written out. Returns (heads_BHTD, weights_BHTS).
+
+    Weights of hidden cells are exactly 0, in any number format: no large constant is added to anything.
+    """
+    n_groups = query_BHTD.shape[1] // key_BGSD.shape[1]
+    key_BHSD = key_BGSD.repeat_interleave(n_groups, dim=1)
+    value_BHSD = value_BGSD.repeat_interleave(n_groups, dim=1)
+    scores_BHTS = query_BHTD @ key_BHSD.transpose(-2, -1) / math.sqrt(query_BHTD.shape[-1])
+    scores_BHTS = tap(taps, "scores", scores_BHTS)
+    allowed_BHTS = attend.matrix(*scores_BHTS.shape[-2:], device=scores_BHTS.device)
+    # An empty row keeps its scores through the softmax and is zeroed after it: never a row of −inf, never NaN.
+    hidden_BHTS = ~allowed_BHTS & allowed_BHTS.any(dim=-1, keepdim=True)
+    weights_BHTS = scores_BHTS.masked_fill(hidden_BHTS, float("-inf")).softmax(dim=-1)
+    weights_BHTS = tap(taps, "weights", weights_BHTS.masked_fill(~allowed_BHTS, 0.0))
+    return F.dropout(weights_BHTS, dropout) @ value_BHSD, weights_BHTS
+
+
+def fused_attention(
+    query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, attend: Attend, *, dropout: float = 0.0
+) -> Tensor:
+    """The same by `torch.nn.functional.scaled_dot_product_attention`. Returns heads_BHTD.
+
+    A boolean mask is made only where the kernel cannot be told otherwise: rows of unequal length, documents.
+    """
+    n_queries, n_keys = query_BHTD.shape[2], key_BGSD.shape[2]
+    grouped = query_BHTD.shape[1] != key_BGSD.shape[1]
+    if attend.hides_nothing(n_queries, n_keys):
+        return F.scaled_dot_product_attention(query_BHTD, key_BGSD, value_BGSD, dropout_p=dropout, enable_gqa=grouped)
+    window_hides = attend.window is not None and attend.window < n_keys
+    if attend.is_structural and attend.causal and n_queries == n_keys:
+        if not window_hides:
+            return F.scaled_dot_product_attention(
+                query_BHTD, key_BGSD, value_BGSD, dropout_p=dropout, is_causal=True, enable_gqa=grouped
+            )
+        if attend.window is not None and n_keys > 2 * attend.window:
+            return blocked_window_attention(query_BHTD, key_BGSD, value_BGSD, attend.window, dropout=dropout)
+    allowed = attend.matrix(n_queries, n_keys, device=query_BHTD.device)
+    if not attend.may_have_empty_rows(n_queries, n_keys):
+        return F.scaled_dot_product_attention(
+            query_BHTD, key_BGSD, value_BGSD, attn_mask=allowed, dropout_p=dropout, enable_gqa=grouped
+        )
+    sees_something = allowed.any(dim=-1, keepdim=True)
+    heads_BHTD = F.scaled_dot_product_attention(
+        query_BHTD, key_BGSD, value_BGSD, attn_mask=allowed | ~sees_something, dropout_p=dropout, enable_gqa=grouped
+    )
+    return heads_BHTD.masked_fill(~sees_something, 0.0)
+
+
+def blocked_window_attention(
+    query_BHTD: Tensor, key_BGTD: Tensor, value_BGTD: Tensor, window: int, *, dropout: float = 0.0
+) -> Tensor:
+    """Causal self-attention in a sliding window, in blocks of `window` tokens. Returns heads_BHTD.
+
+    The queries of a block see their own block and the one before, through one mask of window × 2·window that serves
+    every block: time and memory grow with T · window (Beltagy et al. 2020, "Longformer", has the idea).
+    """
+    n_rows, n_heads, n_tokens = query_BHTD.shape[:3]
+    grouped = n_heads != key_BGTD.shape[1]
+    n_blocks = -(-n_tokens // window)
+    padding = n_blocks * window - n_tokens
+
+    def in_blocks(x_BHTD: Tensor) -> Tensor:  # [B, H, T, D] → [B, N, H, window, D] for N blocks
+        return F.pad(x_BHTD, (0, 0, 0, padding)).unflatten(2, (n_blocks, window)).transpose(1, 2)
+
+    def with_previous(x_BNGWD: Tensor) -> Tensor:  # blocks 1…N−1, each behind the block before it
+        return torch.cat([x_BNGWD[:, :-1], x_BNGWD[:, 1:]], dim=3).flatten(0, 1)
+
+    query_BNHWD, key_BNGWD, value_BNGWD = in_blocks(query_BHTD), in_blocks(key_BGTD), in_blocks(value_BGTD)
+    first_BHWD = F.scaled_dot_product_attention(
+        query_BNHWD[:, 0], key_BNGWD[:, 0], value_BNGWD[:, 0], dropout_p=dropout, is_causal=True, enable_gqa=grouped
+    )
+    distance = torch.arange(window, device=query_BHTD.device)[:, None] + window
+    distance = distance - torch.arange(2 * window, device=query_BHTD.device)
+    rest_HWD = F.scaled_dot_product_attention(
+        query_BNHWD[:, 1:].flatten(0, 1),
+        with_previous(key_BNGWD),
+        with_previous(value_BNGWD),
+        attn_mask=(distance >= 0) & (distance < window),
+        dropout_p=dropout,
+        enable_gqa=grouped,
+    )
+    rest_BNHWD = rest_HWD.unflatten(0, (n_rows, n_blocks - 1))
+    heads_BNHWD = torch.cat([first_BHWD[:, None], rest_BNHWD], dim=1)
+    return heads_BNHWD.transpose(1, 2).flatten(2, 3)[:, :, :n_tokens]
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head self-attention (section 3.2.2) with one projection for queries, keys and values.
+
+    `qkv.weight` is [(H + 2G)·D, M], rows [Q; K; V]; the heads are views of its result. `output.weight` is [M, H·D].
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        n_kv_heads: int,
+        d_head: int,
+        *,
+        bias_qkv: bool = False,
+        bias_output: bool = False,
+        dropout: float = 0.0,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.d_head = n_heads, n_kv_heads, d_head
+        self.qkv = nn.Linear(d_model, (n_heads + 2 * n_kv_heads) * d_head, bias=bias_qkv)
+        self.output = nn.Linear(n_heads * d_head, d_model, bias=bias_output)
+        self.query_norm = nn.Identity() if query_norm is None else query_norm
+        self.key_norm = nn.Identity() if key_norm is None else key_norm
+        self.dropout = dropout
+
+    def forward(
+        self,
+        x_BTM: Tensor,
+        attend: Attend,
+        rotation: Rotation,
+        *,
+        cache: CacheStep | None = None,
+        layer: int = 0,
+        taps: Taps | None = None,
+    ) -> Tensor:
+        """x_BTM → x_BTM. With a cache, the new keys and values go to its `layer` and the queries see all of them."""
+        heads_BTD = self.qkv(x_BTM).unflatten(-1, (-1, self.d_head))  # (B, T, M) → (B, T, H + 2G, D)
+        query_BTHD, key_BTGD, value_BTGD = heads_BTD.split([self.n_heads, self.n_kv_heads, self.n_kv_heads], dim=2)
+        query_BHTD = rotation.turn(self.query_norm(query_BTHD).transpose(1, 2))
+        key_BGSD = rotation.turn(self.key_norm(key_BTGD).transpose(1, 2))
+        value_BGSD = value_BTGD.transpose(1, 2)
+        if cache is not None:
+            key_BGSD, value_BGSD = cache.extend(layer, key_BGSD, value_BGSD)
+        if taps is not None:
+            query_BHTD, key_BGSD = taps("query", query_BHTD), taps("key", key_BGSD)
+            value_BGSD = taps("value", value_BGSD)
+        dropout = self.dropout if self.training else 0.0
+        if taps is not None and (taps.wants("scores") or taps.wants("weights")):
+            heads_BHTD, _ = explicit_attention(query_BHTD, key_BGSD, value_BGSD, attend, dropout=dropout, taps=taps)
+        else:
+            heads_BHTD = fused_attention(query_BHTD, key_BGSD, value_BGSD, attend, dropout=dropout)
+        heads_BHTD = tap(taps, "heads", heads_BHTD)
+        joined_BTM = heads_BHTD.transpose(1, 2).flatten(2)  # (B, H, T, D) → (B, T, H·D): the copy that joining needs
+        return tap(taps, "output", self.output(joined_BTM))

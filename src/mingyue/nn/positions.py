@@ -1,0 +1,129 @@
+"""How a token knows its place. One interface, four kinds.
+
+A position kind may add something to the embeddings (`add`), or turn queries and keys (`rotation`), or neither.
+Positions are given by the caller: they say what a row holds, not where padding put it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from mingyue.config import RotaryScaling
+
+
+class Rotation:
+    """What happens to queries and keys before they meet. This one leaves them as they are."""
+
+    def turn(self, x_BHTD: Tensor) -> Tensor:
+        """[B, H or G, T, D] → the same shape."""
+        return x_BHTD
+
+
+class Positions(nn.Module):
+    """The interface, and at once the kind `none`: a token does not know its place."""
+
+    def add(self, x_BTM: Tensor, positions_BT: Tensor) -> Tensor:
+        """Add what depends on the position to the embeddings. `positions_BT` is [B, T] or [1, T], integers."""
+        return x_BTM
+
+    def rotation(self, positions_BT: Tensor) -> Rotation:
+        """The turning of queries and keys at these positions, the same in every layer."""
+        return Rotation()
+
+
+class LearnedPositions(Positions):
+    """A table with one trained vector a position (GPT-1 to GPT-3). `table` is [context, M]."""
+
+    def __init__(self, context: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(context, d_model))
+        nn.init.normal_(self.table, std=0.02)
+
+    def add(self, x_BTM: Tensor, positions_BT: Tensor) -> Tensor:
+        """x + table[position]."""
+        return x_BTM + self.table[positions_BT]
+
+
+class SinusoidalPositions(Positions):
+    """The fixed vectors of "Attention Is All You Need", section 3.5."""
+
+    table: Tensor
+
+    def __init__(self, context: int, d_model: int, layout: str = "interleaved") -> None:
+        super().__init__()
+        self.register_buffer("table", sinusoid_table(context, d_model, layout), persistent=False)
+
+    def add(self, x_BTM: Tensor, positions_BT: Tensor) -> Tensor:
+        """x + PE(position)."""
+        return x_BTM + self.table[positions_BT].to(x_BTM.dtype)
+
+
+def sinusoid_table(n_positions: int, d_model: int, layout: str = "interleaved") -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/M)), PE(pos, 2i+1) = cos(of the same angle). Returns [n_positions, M] fp32.
+
+    An odd M ends on a sine. `halves` puts all sines first, then all cosines, as some libraries do.
+    """
+    even = torch.arange(0, d_model, 2, dtype=torch.float64)
+    angles = torch.arange(n_positions, dtype=torch.float64)[:, None] * torch.exp(-math.log(10000.0) * even / d_model)
+    sines, cosines = angles.sin(), angles.cos()[:, : d_model // 2]
+    if layout == "halves":
+        return torch.cat([sines, cosines], dim=1).float()
+    table = torch.empty(n_positions, d_model)
+    table[:, 0::2], table[:, 1::2] = sines.float(), cosines.float()
+    return table
+
+
+class RotaryRotation(Rotation):
+    """Pair (x[i], x[i + D/2]) turned by the angle of its position: scores then depend on distances alone."""
+
+    def __init__(self, cosine_B1TD: Tensor, signed_sine_B1TD: Tensor) -> None:
+        self.cosine_B1TD = cosine_B1TD
+        self.signed_sine_B1TD = signed_sine_B1TD
+
+    def turn(self, x_BHTD: Tensor) -> Tensor:
+        """Turn each pair; lengths stay the same."""
+        first, second = x_BHTD.chunk(2, dim=-1)
+        partner_BHTD = torch.cat([second, first], dim=-1)
+        return torch.addcmul(x_BHTD * self.cosine_B1TD, partner_BHTD, self.signed_sine_B1TD)
+
+
+class RotaryPositions(Positions):
+    """Rotary angles (Su et al. 2021, "RoFormer"), pairs in halves. Queries and keys turn, values do not."""
+
+    cosine: Tensor
+    signed_sine: Tensor
+
+    def __init__(self, context: int, d_head: int, base: float = 10000.0, scaling: RotaryScaling | None = None) -> None:
+        super().__init__()
+        angles = torch.arange(context, dtype=torch.float64)[:, None] * rotary_frequencies(d_head, base, scaling)
+        cosine, sine = angles.cos().float(), angles.sin().float()
+        self.register_buffer("cosine", torch.cat([cosine, cosine], dim=1), persistent=False)
+        self.register_buffer("signed_sine", torch.cat([-sine, sine], dim=1), persistent=False)
+
+    def rotation(self, positions_BT: Tensor) -> Rotation:
+        """cos and ±sin of every pair's angle at these positions."""
+        return RotaryRotation(self.cosine[positions_BT][:, None], self.signed_sine[positions_BT][:, None])
+
+
+def rotary_frequencies(d_head: int, base: float, scaling: RotaryScaling | None) -> Tensor:
+    """Angle per position of each of the D/2 pairs, fp64: base^(−2i/D), changed by `scaling` for longer contexts.
+
+    linear: Chen et al. 2023; ntk: base · factor^(D/(D−2)); llama3: low frequencies divided by the factor, high ones
+    kept, a linear ramp between (Llama 3.1's published rule).
+    """
+    exponents = torch.arange(0, d_head, 2, dtype=torch.float64) / d_head
+    if scaling is None:
+        return base**-exponents
+    if scaling.kind == "ntk":
+        return (base * scaling.factor ** (d_head / max(d_head - 2, 1))) ** -exponents
+    frequencies = base**-exponents
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    assert scaling.original_context is not None  # the config requires it
+    turns = scaling.original_context * frequencies / (2 * math.pi)  # turns of each pair within the original context
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return frequencies * (kept + (1 - kept) / scaling.factor)

@@ -1,0 +1,81 @@
+"""Taps: named places of a forward pass where a reader may look, or put something else.
+
+A forward takes `taps=None`. With a `Taps` it shows every named value in turn; the taps keep the ones whose names match
+and may replace them. There are no hooks and no globals, and a run that does not ask pays nothing.
+
+Names (`i` counts blocks from 0):
+
+    embeddings                     x_BTM      token (and position) embeddings, after dropout
+    blocks.i.attention.query       BHTD       after QK-norm and rotation, as they meet the keys
+    blocks.i.attention.key         BGSD       likewise; with a cache, all the keys that the row holds
+    blocks.i.attention.value       BGSD
+    blocks.i.attention.scores      BHTS       q·k / √d_head before the mask and softmax
+    blocks.i.attention.weights     BHTS       after softmax; each row sums to 1, hidden cells are exactly 0
+    blocks.i.attention.heads       BHTD       output of each head, before they are joined
+    blocks.i.attention.output      BTM        after the output projection
+    blocks.i.middle                x_BTM      the residual stream between the two sub-layers
+    blocks.i.feedforward.inner     BTF        after the activation
+    blocks.i.feedforward.output    BTM
+    blocks.i.output                x_BTM      the residual stream after the block
+    final                          x_BTM      what the output layer reads
+    logits                         BTV
+
+Asking for scores or weights makes attention take its explicit path; all else leaves the fused one in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from torch import Tensor
+
+Edit = Callable[[Tensor], Tensor]
+
+
+class Taps:
+    """What to record and what to replace in one forward pass.
+
+    `record` holds names or patterns (`"blocks.*.attention.weights"`, `"*"`); `edits` maps names or patterns to
+    functions that take the value at that place and return one of the same shape. `values` holds what was recorded,
+    after edits.
+    """
+
+    def __init__(self, record: Iterable[str] = (), edits: Mapping[str, Edit] | None = None) -> None:
+        self.record = tuple(record)
+        self.edits = dict(edits or {})
+        self.values: dict[str, Tensor] = {}
+        self._prefix = ""
+
+    def within(self, prefix: str) -> Taps:
+        """The same taps as seen from inside a part: names get `prefix.` in front."""
+        inner = Taps.__new__(Taps)
+        inner.record, inner.edits, inner.values = self.record, self.edits, self.values
+        inner._prefix = f"{self._prefix}{prefix}."
+        return inner
+
+    def wants(self, name: str) -> bool:
+        """Whether the value called `name` here would be recorded or edited."""
+        full = self._prefix + name
+        return any(fnmatchcase(full, pattern) for pattern in (*self.record, *self.edits))
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        """Show a value under its name; returns it, or what an edit puts in its place.
+
+        Raises `ValueError` if an edit changes the shape.
+        """
+        full = self._prefix + name
+        for pattern, edit in self.edits.items():
+            if fnmatchcase(full, pattern):
+                edited = edit(value)
+                if edited.shape != value.shape:
+                    raise ValueError(f"edit of {full} turned {tuple(value.shape)} into {tuple(edited.shape)}")
+                value = edited
+        if any(fnmatchcase(full, pattern) for pattern in self.record):
+            self.values[full] = value
+        return value
+
+
+def tap(taps: Taps | None, name: str, value: Tensor) -> Tensor:
+    """Show `value` to the taps, if there are any."""
+    return value if taps is None else taps(name, value)
