@@ -27,7 +27,7 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise SettingsError(_describe(cls, error, source)) from None
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """A validated copy with some fields changed."""
         return type(self).read({**self.model_dump(), **changes}, source="the changed settings")
 
@@ -49,7 +49,7 @@ def _describe(cls: type[Settings], error: ValidationError, source: str) -> str:
             hint = f"; did you mean {guess!r}?" if guess else f"; known: {', '.join(owner.model_fields)}"
             lines.append(f"{source}: there is no setting {name!r}{hint}")
         elif problem["type"] == "value_error":
-            lines.append(f"{source}: {str(problem['ctx']['error'])}")
+            lines.append(f"{source}: {problem['ctx']['error']!s}")
         elif not path:
             lines.append(f"{source}: {problem['msg']}")
         else:

@@ -26,7 +26,7 @@ class GenerateSettings(Settings):
     """Drop tokens less likely than this share of the likeliest one."""
     repetition_penalty: Annotated[float, Field(gt=0.0)] = 1.0
     """Makes tokens already seen less likely (Keskar et al. 2019): positive logits divided, negative multiplied."""
-    stop: list[str] = []
+    stop: tuple[str, ...] = ()
     """Texts that end the writing; they are not part of the result."""
     seed: Annotated[int, Field(ge=0)] = 1
     """Each sample of each prompt draws from its own stream of this seed, whatever the batch."""

@@ -96,7 +96,7 @@ class ModelConfig(Settings):
     attention_dropout: Probability = 0.0
     """Dropout on attention weights."""
     initialisation: InitialisationKind = "gpt2"
-    """gpt2: N(0, 0.02), residual outputs scaled by 1/√(2 n_layers); zero-output: N(0, 1/√fan_in), residual outputs 0."""
+    """gpt2: N(0, 0.02²), residual outputs scaled down with depth; zero-output: N(0, 1/fan_in), residual outputs 0."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -9,8 +9,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from mingyue.config.base import Settings
-from mingyue.config.model import FeedForwardKind, NormKind, Positive, PositionKind, Probability
+from mingyue.config.base import Settings, nearest
+from mingyue.config.model import FeedForwardKind, NormKind, PositionKind, Positive, Probability
+from mingyue.errors import SettingsError
 
 PresetName = Literal["modern", "speed", "gpt2", "llama"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -20,7 +21,7 @@ PositiveFloat = Annotated[float, Field(gt=0.0)]
 class DataSettings(Settings):
     """Which text is read, and how it is cut."""
 
-    sources: list[str] = []
+    sources: tuple[str, ...] = ()
     """Files, folders, globs, `-` for standard input, a known corpus by name, or hf://owner/name."""
     separator: str = "file"
     """Where documents end: file (a file is one document), blank-line, line, or any text of your own."""
@@ -212,9 +213,6 @@ class TrainSettings(Settings):
 
     def with_flat(self, *, source: str = "the arguments", **flat: object) -> Self:
         """A copy with the named fields changed, whatever group they are in."""
-        from mingyue.config.base import nearest
-        from mingyue.errors import SettingsError
-
         groups = self.model_dump()
         owner = {name: group for group, fields in groups.items() for name in fields}
         for name, value in flat.items():
