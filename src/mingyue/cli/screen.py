@@ -1,0 +1,71 @@
+"""Where words go: consoles that never choke on an encoding or take text for markup."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_WIDE = 240
+"""Columns of a table that no terminal limits: a file or a pipe must not lose the ends of lines."""
+
+
+def stdout() -> Console:
+    """Results go here."""
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    """Errors and remarks go here."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _WIDE
+    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def remark(text: str) -> None:
+    """One sentence for the user that is not part of the result."""
+    from rich.text import Text
+
+    stderr().print(Text.assemble(("note: ", "bold yellow"), text))
+
+
+def write(text: str) -> None:
+    """Text of a model or a file, as it is and at once; a terminal is shown control characters, not sent them."""
+    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+def write_json(value: object, *, indent: int | None = 2) -> None:
+    """JSON in characters where the terminal or file can hold them, else in escapes."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+    text = json.dumps(value, ensure_ascii=not encoding.startswith("utf"), indent=indent, allow_nan=False)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def visible(text: str) -> str:
+    """`text` with control characters (a terminal would obey them) drawn as symbols; line ends and tabs stay."""
+    return text.translate(_CONTROL_PICTURES)
+
+
+_CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table without frame; the columns named in `right` hold numbers."""
+    from rich.table import Table
+
+    result = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        result.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return result

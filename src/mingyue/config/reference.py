@@ -1,0 +1,94 @@
+"""The reference of all settings as Markdown, made from the classes themselves: docs/settings.md is its output."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from mingyue.config.base import Settings
+from mingyue.config.generate import GenerateSettings
+from mingyue.config.model import ModelConfig, RotaryScaling
+from mingyue.config.train import TrainSettings
+
+_TITLE = """# Settings
+
+Generated from the settings classes by `make docs`; edit the docstrings in `src/mingyue/config`, not this page.
+
+An option of the command line is the name with hyphens: `batch_tokens` is `--batch-tokens`. In Python it is a keyword:
+`mingyue.train(..., batch_tokens=8192)`. In a `run.toml` it stands in its section. A switch such as
+`skip_bad` is `--skip-bad` or `--no-skip-bad`. A default of – means: chosen for you and told."""
+
+_TRAIN = """## Training: `mingyue train`, `mingyue.train`, `run.toml`"""
+_GENERATE = """## Writing: `mingyue generate`, `GenerateSettings`"""
+_MODEL = """## A model: `config.json` of a bundle, `ModelConfig`"""
+
+
+def reference() -> str:
+    """The page, ending in a line break."""
+    parts = [_TITLE, _TRAIN]
+    for section, info in TrainSettings.model_fields.items():
+        owner = info.annotation
+        if isinstance(owner, type) and issubclass(owner, Settings):
+            parts += [f"### `[{section}]`", _describe(owner)]
+    parts += [_GENERATE, _describe(GenerateSettings), _MODEL, _describe(ModelConfig)]
+    parts += ["### `rotary_scaling`", _describe(RotaryScaling)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _describe(settings: type[Settings]) -> str:
+    rows = (_row(name, info) for name, info in settings.model_fields.items())
+    head = "| setting | values | default | meaning |\n|--|--|--|--|\n"
+    return f"{inspect.getdoc(settings) or ''}\n\n{head}" + "\n".join(rows)
+
+
+def _row(name: str, info: FieldInfo) -> str:
+    values = " or ".join(_values(info.annotation, info.metadata))
+    return f"| `{name}` | {values} | {_default(info)} | {_cell(info.description or '')} |"
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "needed"
+    value = info.get_default(call_default_factory=True)
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if value in ("", (), []):
+        return "empty"
+    return f"`{value}`"
+
+
+def _values(annotation: Any, metadata: Iterable[object] = ()) -> list[str]:  # noqa: ANN401  (any annotation at all)
+    """What may be given, in words: `_values(Annotated[int, Field(ge=1)])` is ["whole number ≥ 1"]."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _values(inner[0], [*_flat(inner[1:]), *metadata])
+    if origin in (Union, types.UnionType):
+        return [word for member in inner if member is not type(None) for word in _values(member, metadata)]
+    if origin is Literal:
+        return [", ".join(f"`{value}`" for value in inner)]
+    if origin in (list, tuple):
+        return ["list of " + " or ".join(_values(inner[0])) + "s"]
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return [f"`{annotation.__name__}` (below)"]
+    words = {bool: "`true`, `false`", int: "whole number", float: "number", str: "text"}
+    return [" ".join([words.get(annotation, str(annotation)), *_limits(metadata)])]
+
+
+def _flat(metadata: Iterable[object]) -> list[object]:
+    return [limit for item in metadata for limit in (item.metadata if isinstance(item, FieldInfo) else [item])]
+
+
+def _limits(metadata: Iterable[object]) -> list[str]:
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    found = [f"{signs[key]} {getattr(limit, key):g}" for limit in metadata for key in signs if hasattr(limit, key)]
+    return [", ".join(found)] if found else []
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
