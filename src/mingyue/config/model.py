@@ -35,6 +35,11 @@ class RotaryScaling(Settings):
     def _check(self) -> Self:
         if self.kind == "llama3" and self.original_context is None:
             raise ValueError("rotary_scaling kind llama3 needs original_context")
+        if self.kind == "llama3" and not 0 < self.low_frequency_factor < self.high_frequency_factor:
+            raise ValueError(
+                f"rotary_scaling: low_frequency_factor {self.low_frequency_factor} must be above 0 "
+                f"and below high_frequency_factor {self.high_frequency_factor}"
+            )
         return self
 
 

@@ -89,7 +89,7 @@ class DecoderOnly(nn.Module):
 
         `attend` narrows who may look at whom; the model adds that no one sees what stands after it, and its own window.
         `positions_BT` ([B, T] or [1, T]) default to 0 … T−1, or to what the rows of the `cache` hold; with a cache,
-        the new tokens are added to it. Raises `ValueError` when a position is not below the context.
+        the new tokens are added to it. Raises `ValueError` when a position is negative or not below the context.
         """
         n_rows, n_tokens = ids_BT.shape
         if cache is not None:
@@ -101,12 +101,16 @@ class DecoderOnly(nn.Module):
             if n_tokens > self.config.context:
                 raise ValueError(f"{n_tokens} tokens do not fit a context of {self.config.context}")
             positions_BT = torch.arange(n_tokens, device=ids_BT.device)[None]
-        elif int(positions_BT.max()) >= self.config.context:
-            raise ValueError(
-                f"position {int(positions_BT.max())} does not exist: a context of {self.config.context} "
-                f"ends at {self.config.context - 1}"
-            )
-        attend = replace(attend or Attend(), causal=True, window=self.config.window)
+        else:
+            lowest, highest = (int(bound) for bound in positions_BT.aminmax())
+            if lowest < 0 or highest >= self.config.context:
+                raise ValueError(
+                    f"position {lowest if lowest < 0 else highest} does not exist: a context of "
+                    f"{self.config.context} begins at 0 and ends at {self.config.context - 1}"
+                )
+        attend = attend or Attend()
+        windows = [window for window in (attend.window, self.config.window) if window is not None]
+        attend = replace(attend, causal=True, window=min(windows, default=None))
 
         x_BTM = self.positions.add(self.embedding(ids_BT) * self.embedding_scale, positions_BT)
         x_BTM = tap(taps, "embeddings", self.dropout(x_BTM))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mingyue.config import ModelConfig, ModelSettings
+from mingyue.errors import SettingsError
 
 # Each preset is the published shape of its family; sizes come from the dial.
 _PRESETS: dict[str, dict[str, Any]] = {
@@ -56,7 +57,7 @@ def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, cont
     values: dict[str, Any] = dict(_PRESETS[settings.preset])
     values |= {name: value for name in _PASSED_THROUGH if (value := getattr(settings, name)) is not None}
     d_model = settings.d_model or 64 * depth
-    d_head = settings.d_head or (_divide(d_model, settings.n_heads) if settings.n_heads else default_head(d_model))
+    d_head = settings.d_head or _head_of(d_model, settings.n_heads)
     n_heads = settings.n_heads or max(1, d_model // d_head)
     n_kv_heads = settings.n_kv_heads or (_grouped(n_heads) if settings.preset == "llama" else n_heads)
     gated = values["feedforward"] in _GATED
@@ -79,8 +80,15 @@ def default_head(d_model: int) -> int:
     return 64 if d_model > 256 else 32
 
 
-def _divide(d_model: int, n_heads: int) -> int:
-    return max(2, d_model // n_heads)
+def _head_of(d_model: int, n_heads: int | None) -> int:
+    if n_heads is None:
+        return default_head(d_model)
+    if d_model % n_heads:
+        raise SettingsError(
+            f"the model settings: d_model {d_model} is not a multiple of n_heads {n_heads}",
+            advice="Change one of them, or give d_head, the width of a head.",
+        )
+    return d_model // n_heads
 
 
 def _grouped(n_heads: int) -> int:

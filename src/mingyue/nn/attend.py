@@ -82,14 +82,19 @@ class Attend:
     def hides_nothing(self, n_queries: int, n_keys: int) -> bool:
         """Whether every query may look at every key, as far as that is known without reading a tensor."""
         past_only = not self.causal or n_queries == 1
-        return self.is_structural and past_only and (self.window is None or self.window >= n_keys)
+        # The two that are furthest apart: the first query and the last key.
+        wide = self.window is None or self.window >= max(n_queries, n_keys)
+        return self.is_structural and past_only and wide
 
     def may_have_empty_rows(self, n_queries: int, n_keys: int) -> bool:
         """Whether some query might be left with no key at all (never, for causal self-attention)."""
         return not self.is_structural or n_queries > n_keys
 
     def matrix(self, n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Tensor:
-        """Draw it: a boolean [B or 1, H or 1, T, S], True = may attend. Memory T × S."""
+        """Draw it: a boolean [B or 1, H or 1, T, S], True = may attend. Memory T × S.
+
+        Raises `ValueError` if the documents of the keys are not given and cannot be those of the queries (T ≠ S).
+        """
         query_1T = torch.arange(n_keys - n_queries, n_keys, device=device)[None]
         key_1S = torch.arange(n_keys, device=device)[None]
         query_BT = query_1T if self.query_positions_BT is None else self.query_positions_BT
@@ -104,6 +109,8 @@ class Attend:
             allowed = allowed & (key_1S < self.lengths_B[:, None])[:, None, None]
         if self.query_documents_BT is not None:
             key_documents_BS = self.query_documents_BT if self.key_documents_BS is None else self.key_documents_BS
+            if key_documents_BS.shape[-1] != n_keys:
+                raise ValueError(f"{n_keys} keys, but documents of {key_documents_BS.shape[-1]}: give key_documents_BS")
             allowed = allowed & (self.query_documents_BT[:, :, None] == key_documents_BS[:, None, :])[:, None]
         return allowed if self.allowed is None else allowed & self.allowed
 

@@ -50,7 +50,7 @@ class Cache:
 
     def keep(self, rows: Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was: leaves rows out, reorders or doubles them (beams)."""
-        index = torch.tensor(list(rows), device=self.keys[0].device)
+        index = torch.tensor(list(rows), dtype=torch.long, device=self.keys[0].device)
         self.keys = [key.index_select(0, index) for key in self.keys]
         self.values = [value.index_select(0, index) for value in self.values]
         self.lengths = [self.lengths[row] for row in rows]
@@ -63,18 +63,20 @@ class CacheStep:
         self.cache = cache
         self._rows = list(range(len(cache.lengths))) if rows is None else list(rows)
         self._all_rows = self._rows == list(range(len(cache.lengths)))
-        self._starts = [cache.lengths[row] for row in self._rows]
         self._given = None if new_lengths is None else list(new_lengths)
         self._n_tokens = 0
 
     def begin(self, n_rows: int, n_tokens: int, device: torch.device) -> Tensor:
         """Fix the plan for an input of [n_rows, n_tokens]; returns `positions_BT`.
 
-        Raises `ValueError` if the rows do not match or a row would hold more than the capacity.
+        Raises `ValueError` if the rows do not match, repeat, or would hold more than the capacity.
         """
         cache = self.cache
         if n_rows != len(self._rows):
             raise ValueError(f"the input has {n_rows} rows, the cache step {len(self._rows)}")
+        if len(set(self._rows)) != n_rows:
+            raise ValueError(f"rows {self._rows} name a cache row twice")
+        self._starts = [cache.lengths[row] for row in self._rows]
         self._new = [n_tokens] * n_rows if self._given is None else self._given
         if len(self._new) != n_rows or any(not 0 <= new <= n_tokens for new in self._new):
             raise ValueError(f"new_lengths {self._new} do not fit an input of {n_rows} rows of {n_tokens} tokens")
@@ -92,7 +94,7 @@ class CacheStep:
             self._n_keys = ends[0]
             self.attend = Attend(causal=True)
             return torch.arange(self._starts[0], self._n_keys, device=device)[None]
-        self._n_keys = min(-(-max(ends) // _ROUND) * _ROUND, cache.capacity)
+        self._n_keys = min(-(-max(ends, default=0) // _ROUND) * _ROUND, cache.capacity)
         starts_B1 = torch.tensor(self._starts, device=device)[:, None]
         real_BT = torch.arange(n_tokens, device=device) < torch.tensor(self._new, device=device)[:, None]
         positions_BT = starts_B1 + torch.arange(n_tokens, device=device)

@@ -36,13 +36,13 @@ Edit = Callable[[Tensor], Tensor]
 class Taps:
     """What to record and what to replace in one forward pass.
 
-    `record` holds names or patterns (`"blocks.*.attention.weights"`, `"*"`); `edits` maps names or patterns to
+    `record` is a name or pattern (`"blocks.*.attention.weights"`, `"*"`) or several; `edits` maps names or patterns to
     functions that take the value at that place and return one of the same shape. `values` holds what was recorded,
     after edits.
     """
 
     def __init__(self, record: Iterable[str] = (), edits: Mapping[str, Edit] | None = None) -> None:
-        self.record = tuple(record)
+        self.record = (record,) if isinstance(record, str) else tuple(record)
         self.edits = dict(edits or {})
         self.values: dict[str, Tensor] = {}
         self._prefix = ""
