@@ -35,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         return _end(error, debug=debug)
+    except SystemExit as error:  # rich leaves like this when a pipe is closed while it prints
+        if isinstance(error.__context__, BrokenPipeError):
+            return _leave_quietly()
+        raise
     return code
 
 
@@ -94,8 +98,8 @@ def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _restore(value: object) -> object:
-    if isinstance(value, list):
-        return [_restore(item) for item in value]
+    if isinstance(value, list | tuple):
+        return type(value)(_restore(item) for item in value)
     return "-" if value == _STANDARD_INPUT else value
 
 

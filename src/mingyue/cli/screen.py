@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 _WIDE = 240
@@ -30,6 +31,11 @@ def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _WIDE
     return Console(file=stream, width=width, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def show(content: RenderableType) -> None:
+    """A table or styled text, as a result."""
+    stdout().print(content, soft_wrap=False)
 
 
 def remark(text: str) -> None:
@@ -61,11 +67,11 @@ def visible(text: str) -> str:
 _CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table without frame; the columns named in `right` hold numbers."""
+def table(*columns: str, right: Collection[str] = ()) -> Table:
+    """An empty table without frame; the columns named in `right` hold numbers. No columns: two, without a header."""
     from rich.table import Table
 
-    result = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
+    result = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
+    for name in columns or ("", ""):
         result.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return result

@@ -1,0 +1,192 @@
+"""What this machine has, how fast it is, and what stands in the way. Values only: the command line prints them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import mingyue
+from mingyue.runtime import available_cores
+
+EXTRAS = {
+    "data": ("pyarrow", "fsspec", "huggingface_hub", "opencc"),
+    "hf": ("transformers",),
+    "track": ("tensorboard",),
+}
+"""The importable names behind each extra of pyproject.toml."""
+
+_CORE = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "cyclopts", "rich", "charset-normalizer", "psutil")
+_GB = 1e9
+_LITTLE_MEMORY, _LITTLE_DISK = 2 * _GB, 2 * _GB
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `warning` says what is wrong and what to do; None = nothing to do."""
+
+    topic: str
+    value: str
+    warning: str | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything found, in the order in which it is shown."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user may want to do something about."""
+        return [finding.warning for finding in self.findings if finding.warning is not None]
+
+    def to_dict(self) -> dict[str, object]:
+        """The report as plain values, for JSON."""
+        return {"findings": [asdict(finding) for finding in self.findings], "warnings": self.warnings}
+
+
+def diagnose(folder: Path | None = None, *, data_folder: Path | None = None) -> Diagnosis:
+    """Look at the machine (about two seconds, most of it the import of torch and a short speed probe).
+
+    `folder` is where runs would be written (the current one if none); `data_folder` is where known corpora are kept.
+    """
+    folder = Path.cwd() if folder is None else folder
+    return Diagnosis(
+        (
+            *_versions(),
+            *_processor(),
+            *_accelerators(),
+            *_memory(),
+            *_disk("disk", folder),
+            *(() if data_folder is None else _disk("data folder", data_folder)),
+            *_extras(),
+            *_terminal(),
+        )
+    )
+
+
+def measure_matmul(threads: int, *, size: int = 1024, seconds: float = 0.25) -> float:
+    """Floating-point operations a second of a size × size fp32 matrix product on `threads` CPU threads (best round)."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        left, right = torch.rand(size, size), torch.rand(size, size)
+        out = torch.empty(size, size)
+        torch.mm(left, right, out=out)  # the first call sets up threads and buffers
+        best = float("inf")
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            torch.mm(left, right, out=out)
+            best = min(best, time.perf_counter() - began)
+        return 2.0 * size**3 / best
+    finally:
+        torch.set_num_threads(before)
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("mingyue", mingyue.__version__)
+    yield Finding("python", f"{platform.python_version()} on {platform.platform()}")
+    for name in _CORE:
+        try:
+            yield Finding(name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "missing", f"{name} is missing: run `pip install mingyue` again.")
+
+
+def _processor() -> Iterator[Finding]:
+    usable, present = available_cores(), os.cpu_count() or 1
+    yield Finding("cores", f"{usable} of {present} usable")
+    quota = _container_cores()
+    if quota is not None and quota < usable:
+        advice = f"This container may use {quota:.1f} cores, but sees {usable}: give --threads {max(1, int(quota))}."
+        yield Finding("container limit", f"{quota:.1f} cores", advice)
+    busy = _load()
+    if busy is not None and busy > usable * 0.8:
+        yield Finding(
+            "load", f"{busy:.1f}", "Other programs keep the processor busy: training will be slower than it could be."
+        )
+    for threads in sorted({1, usable}):
+        speed = measure_matmul(threads) / 1e9
+        yield Finding("matrix product, fp32", f"{speed:.0f} GFLOP/s on {threads} thread{'s' if threads > 1 else ''}")
+
+
+def _container_cores() -> float | None:
+    """Cores that a Linux control group grants, where it limits them."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _load() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return None
+
+
+def _accelerators() -> Iterator[Finding]:
+    import torch
+
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(index)
+            yield Finding(f"cuda:{index}", f"{device.name}, {device.total_memory / _GB:.0f} GB")
+    elif shutil.which("nvidia-smi"):
+        advice = "There is an NVIDIA driver, but this torch cannot use it: install a CUDA build of torch."
+        yield Finding("cuda", "not usable", advice)
+    else:
+        yield Finding("cuda", "none")
+    if sys.platform == "darwin":
+        yield Finding("mps", "yes" if torch.backends.mps.is_available() else "none")
+
+
+def _memory() -> Iterator[Finding]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    warning = None
+    if memory.available < _LITTLE_MEMORY:
+        warning = f"Only {memory.available / _GB:.1f} GB of memory are free: close programs, or train a smaller model."
+    yield Finding("memory", f"{memory.available / _GB:.1f} of {memory.total / _GB:.1f} GB free", warning)
+
+
+def _disk(topic: str, folder: Path) -> Iterator[Finding]:
+    existing = next((place for place in (folder, *folder.absolute().parents) if place.is_dir()), None)
+    if existing is None:
+        yield Finding(topic, f"{folder}: not there", f"{folder} does not exist and cannot be made.")
+        return
+    free = shutil.disk_usage(existing).free
+    warning = None
+    if free < _LITTLE_DISK:
+        warning = f"Only {free / _GB:.1f} GB are free at {existing}: checkpoints may not fit."
+    elif not os.access(existing, os.W_OK):
+        warning = f"{existing} cannot be written to."
+    yield Finding(topic, f"{free / _GB:.1f} GB free at {folder}", warning)
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, modules in EXTRAS.items():
+        missing = [name for name in modules if importlib.util.find_spec(name) is None]
+        value = "installed" if not missing else f"without {', '.join(missing)} (pip install 'mingyue[{extra}]')"
+        yield Finding(f"extra: {extra}", value)
+
+
+def _terminal() -> Iterator[Finding]:
+    encoding = (getattr(sys.stdout, "encoding", None) or "unknown").lower()
+    warning = None
+    if not encoding.replace("-", "").startswith("utf8"):
+        warning = f"This terminal shows {encoding}: what it lacks appears as ?. Setting PYTHONUTF8=1 may help."
+    yield Finding("terminal", encoding, warning)

@@ -1,0 +1,44 @@
+"""A stand-in for `mingyue.api`: what the command line asks of it, without models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+
+@pytest.fixture
+def api(monkeypatch):
+    """An empty module in the place of `mingyue.api`; a test puts functions into it."""
+    import mingyue
+
+    module = types.ModuleType("mingyue.api")
+    monkeypatch.setitem(sys.modules, "mingyue.api", module)
+    monkeypatch.setattr(mingyue, "api", module, raising=False)
+    return module
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command line in this process: `code, out, err = run("info", "x")`."""
+    from mingyue.cli import main
+
+    def call(*arguments):
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def process():
+    """Run `python -m mingyue …` as a process of its own."""
+
+    def call(*arguments, **options):
+        command = [sys.executable, "-m", "mingyue", *arguments]
+        return subprocess.run(command, capture_output=True, timeout=60, check=False, **options)
+
+    return call
