@@ -65,7 +65,8 @@ def save_bundle(
     """
     if tokenizer.vocab_size > config.vocab_size:
         raise BundleError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model only {config.vocab_size}: they do not belong together"
+            f"the tokenizer has {tokenizer.vocab_size} ids, the model only {config.vocab_size}: "
+            "they do not belong together"
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -117,9 +118,9 @@ def read_weights(path: Path, model: torch.nn.Module, *, device: torch.device | s
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             stored = set(file.keys())
-            for name in expected:
+            for name, shape in expected.items():
                 if name not in stored:
-                    raise BundleError(f"{path}: tensor {name} {list(expected[name])} is missing")
+                    raise BundleError(f"{path}: tensor {name} {list(shape)} is missing")
             for name in sorted(stored - set(expected)):
                 raise BundleError(f"{path}: tensor {name} does not belong to this model")
             for name, shape in expected.items():
