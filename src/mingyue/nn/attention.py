@@ -163,6 +163,8 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             key_BGSD, value_BGSD = cache.extend(layer, key_BGSD, value_BGSD)
         if taps is not None:
+            if cache is not None:  # what was recorded must not change with the cache, nor an edit change the cache
+                key_BGSD, value_BGSD = key_BGSD.clone(), value_BGSD.clone()
             query_BHTD, key_BGSD = taps("query", query_BHTD), taps("key", key_BGSD)
             value_BGSD = taps("value", value_BGSD)
         dropout = self.dropout if self.training else 0.0

@@ -36,9 +36,9 @@ Edit = Callable[[Tensor], Tensor]
 class Taps:
     """What to record and what to replace in one forward pass.
 
-    `record` is a name or pattern (`"blocks.*.attention.weights"`, `"*"`) or several; `edits` maps names or patterns to
-    functions that take the value at that place and return one of the same shape. `values` holds what was recorded,
-    after edits.
+    `record` is a name or pattern or several; `edits` maps names or patterns to functions that take the value at that
+    place and return one of the same shape. In a pattern such as `"blocks.*.output"` a star stands for one part of a
+    name, never across a dot; `"*"` alone means every place. `values` holds what was recorded, after edits.
     """
 
     def __init__(self, record: Iterable[str] = (), edits: Mapping[str, Edit] | None = None) -> None:
@@ -57,7 +57,7 @@ class Taps:
     def wants(self, name: str) -> bool:
         """Whether the value called `name` here would be recorded or edited."""
         full = self._prefix + name
-        return any(fnmatchcase(full, pattern) for pattern in (*self.record, *self.edits))
+        return any(_matches(full, pattern) for pattern in (*self.record, *self.edits))
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         """Show a value under its name; returns it, or what an edit puts in its place.
@@ -66,14 +66,21 @@ class Taps:
         """
         full = self._prefix + name
         for pattern, edit in self.edits.items():
-            if fnmatchcase(full, pattern):
+            if _matches(full, pattern):
                 edited = edit(value)
                 if edited.shape != value.shape:
                     raise ValueError(f"edit of {full} turned {tuple(value.shape)} into {tuple(edited.shape)}")
                 value = edited
-        if any(fnmatchcase(full, pattern) for pattern in self.record):
+        if any(_matches(full, pattern) for pattern in self.record):
             self.values[full] = value
         return value
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if pattern == "*":
+        return True
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
 def tap(taps: Taps | None, name: str, value: Tensor) -> Tensor:
