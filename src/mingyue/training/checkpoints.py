@@ -1,0 +1,183 @@
+"""Checkpoints of a run: `checkpoints/step-00001234/`, each whole or not there.
+
+    model.safetensors       the weights, under the model's own names
+    optimiser.safetensors   the optimisers' state, by weight
+    state.json              where the run stands, and the SHA-256 of all three
+
+A checkpoint is written under a temporary name, pushed to the disk and renamed. Nothing in it is executed when it is
+read: tensors and JSON. A damaged one is told by its checksums, set aside, and the one before is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from mingyue.errors import CheckpointError
+from mingyue.training.storage import (
+    TEMPORARY,
+    disk_errors,
+    free_name,
+    remove_folder,
+    sha256_of,
+    sync_file,
+    sync_folder,
+)
+
+FORMAT = 1
+_MODEL, _OPTIMISER, _STATE = "model.safetensors", "optimiser.safetensors", "state.json"
+_PREFIX = "step-"
+
+
+@dataclass
+class Checkpoint:
+    """One checkpoint in memory."""
+
+    step: int
+    """Steps taken."""
+    model: dict[str, torch.Tensor]
+    optimiser: dict[str, torch.Tensor]
+    state: dict[str, Any]
+    """Everything else, as JSON."""
+
+
+class Checkpoints:
+    """The checkpoints in one folder: the latest `keep`, and the best."""
+
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints that are there, from first to last, whether sound or not."""
+        if not self.folder.is_dir():
+            return []
+        numbers = (path.name.removeprefix(_PREFIX) for path in self.folder.glob(f"{_PREFIX}*") if path.is_dir())
+        return sorted(int(number) for number in numbers if number.isdigit())
+
+    def path(self, step: int) -> Path:
+        """Folder of the checkpoint after `step` steps."""
+        return self.folder / f"{_PREFIX}{step:08d}"
+
+    def save(self, checkpoint: Checkpoint, *, best: int | None = None) -> Path:
+        """Write a checkpoint; then drop those that are neither among the latest `keep` nor the `best` step.
+
+        Raises `CheckpointError` when the disk is full or refuses; every checkpoint that was there is then still whole.
+        """
+        final = self.path(checkpoint.step)
+        fresh = self.folder / f"{TEMPORARY}{final.name}-{os.getpid()}"
+        with disk_errors("the checkpoint", final):
+            try:
+                fresh.mkdir(parents=True)
+                _write(fresh, checkpoint)
+                if final.exists():  # saved before, damaged or from a run that was cut back: the new one replaces it
+                    remove_folder(final)
+                fresh.rename(final)
+                sync_folder(self.folder)
+            except BaseException:
+                shutil.rmtree(fresh, ignore_errors=True)
+                raise
+        self._prune(just_saved=checkpoint.step, best=best)
+        return final
+
+    def load(self, step: int) -> Checkpoint:
+        """Read one checkpoint. Raises `CheckpointError` that names the file which is missing or damaged."""
+        folder = self.path(step)
+        state = _read_state(folder)
+        for name, expected in state["checksums"].items():
+            path = folder / name
+            if not path.is_file():
+                raise CheckpointError(f"{path} is missing")
+            found = sha256_of(path)
+            if found != expected:
+                raise CheckpointError(
+                    f"{path} is damaged: its SHA-256 is {found[:12]}…, {_STATE} says {expected[:12]}…",
+                    advice="Copy it again, or go on from an earlier checkpoint.",
+                )
+        return Checkpoint(step, load_file(folder / _MODEL), load_file(folder / _OPTIMISER), state["run"])
+
+    def load_latest(self) -> tuple[Checkpoint, list[str]]:
+        """The latest sound checkpoint, and a sentence about each damaged one that was set aside.
+
+        Raises `CheckpointError` when none is sound.
+        """
+        notes: list[str] = []
+        for step in reversed(self.steps()):
+            try:
+                return self.load(step), notes
+            except CheckpointError as error:
+                folder = self.path(step)
+                aside = free_name(self.folder / f"damaged-{folder.name}")
+                folder.rename(aside)
+                notes.append(f"{error.message}. It was set aside as {aside.name}; the checkpoint before it is used.")
+        message = f"{self.folder} holds no sound checkpoint"
+        raise CheckpointError("\n".join([message, *notes]), advice="Start the run again with `mingyue train`.")
+
+    def sweep(self) -> list[str]:
+        """Remove what an interrupted save or removal left behind; returns the names."""
+        left = sorted(path for path in self.folder.glob(f"{TEMPORARY}*") if path.is_dir())
+        for path in left:
+            shutil.rmtree(path, ignore_errors=True)
+        return [path.name for path in left]
+
+    def _prune(self, *, just_saved: int, best: int | None) -> None:
+        # The one just written is known to be good, so at least one good checkpoint stays whatever the others are.
+        stays = {*self.steps()[-self.keep :], just_saved, best}
+        for step in self.steps():
+            if step not in stays:
+                remove_folder(self.path(step))
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    save_file(_plain(checkpoint.model), folder / _MODEL, metadata={"format": "pt"})
+    save_file(_plain(checkpoint.optimiser), folder / _OPTIMISER)
+    for name in (_MODEL, _OPTIMISER):
+        sync_file(folder / name)
+    state = {
+        "format": FORMAT,
+        "checksums": {name: sha256_of(folder / name) for name in (_MODEL, _OPTIMISER)},
+        "run": checkpoint.state,
+    }
+    state["checksum"] = _checksum(state)
+    with (folder / _STATE).open("w", encoding="utf-8", newline="\n") as file:
+        file.write(json.dumps(state, ensure_ascii=False, indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+
+
+def _checksum(state: Mapping[str, Any]) -> str:
+    """SHA-256 of everything in state.json but the checksum itself, in one spelling."""
+    rest = {key: value for key, value in state.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    path = folder / _STATE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
+        raise CheckpointError(f"{path} is not the state of a checkpoint")
+    if state["format"] > FORMAT:
+        raise CheckpointError(
+            f"{path} is of format version {state['format']}; this program knows versions up to {FORMAT}",
+            advice="Install a newer mingyue.",
+        )
+    if state.get("checksum") != _checksum(state):
+        raise CheckpointError(f"{path} is damaged: its checksum does not fit its content")
+    return state

@@ -1,0 +1,44 @@
+"""Names of weights: in a checkpoint they are the model's own, whatever wraps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from mingyue.errors import CheckpointError
+
+_WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module")  # torch.compile, DistributedDataParallel, FSDP
+
+
+def clean_name(name: str) -> str:
+    """A weight's own name, without what compiling or a distributed wrapper puts into it."""
+    parts = [part for part in name.split(".") if part not in _WRAPPERS]
+    return ".".join(parts)
+
+
+def clean_state(model: nn.Module) -> dict[str, Tensor]:
+    """`state_dict()` under clean names."""
+    return {clean_name(name): tensor for name, tensor in model.state_dict().items()}
+
+
+def load_clean_state(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights given under clean names into a model, wrapped or not.
+
+    Raises `CheckpointError` that names the first tensor which is missing, left over, or of a wrong shape.
+    """
+    own = clean_state(model)
+    for name, tensor in own.items():
+        if name not in weights:
+            raise CheckpointError(f"tensor {name} {list(tensor.shape)} is missing")
+        if weights[name].shape != tensor.shape:
+            raise CheckpointError(
+                f"tensor {name} is {list(weights[name].shape)}, the model asks for {list(tensor.shape)}"
+            )
+    for name in weights:
+        if name not in own:
+            raise CheckpointError(f"tensor {name} does not belong to this model")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])

@@ -1,0 +1,153 @@
+"""The plan of a run: how many steps, which rate at each, when to evaluate.
+
+With `--steps` and `--epochs` the plan stands from the start. With `--minutes` the number of steps follows the measured
+speed until the rate has to know it (where it begins to fall; for every schedule but wsd, the end of the warm-up). Then
+it is fixed and recorded, and from there on the clock changes nothing: a resumed run replays the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from mingyue.config import TrainSettings
+from mingyue.errors import TrainingError
+from mingyue.training.pace import Pace
+from mingyue.training.schedules import ScheduleKind, decay_start, multiplier, warmup_steps
+
+DEFAULT_MINUTES = 10.0
+_EVALUATIONS = 20  # over a run, when nothing else is asked for
+_LOG_LINES = 10  # between two evaluations
+_EVALUATION_SHARE = 0.05  # of the time of the steps between two evaluations
+_FORWARD_SHARE = 1 / 3  # of a step: backward costs twice what forward does
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is decided about a run. A pure function of it, the seed and the data: every weight at every step."""
+
+    schedule: ScheduleKind
+    total_steps: int
+    warmup_steps: int
+    decay_from: int
+    """First step (from 0) at which the rate depends on `total_steps`."""
+    decay_share: float
+    final_share: float
+    evaluate_every: int
+    """Steps between evaluations; the last step is always followed by one."""
+    evaluate_tokens: int | None
+    """Held-out tokens of such an evaluation; None = all."""
+    log_every: int
+    """Steps between two lines of the log."""
+    minutes: float | None
+    """The budget, where it is time."""
+    fixed: bool
+    """Whether `total_steps` may still follow the clock."""
+
+    def multiplier(self, step: int) -> float:
+        """Share of the peak rate at `step`, counted from 0."""
+        return multiplier(
+            self.schedule,
+            step,
+            total_steps=self.total_steps,
+            warmup=self.warmup_steps,
+            decay_from=self.decay_from,
+            final_share=self.final_share,
+        )
+
+    def evaluates_after(self, step: int) -> bool:
+        """Whether an evaluation follows `step`, counted from 0."""
+        return (step + 1) % self.evaluate_every == 0 or step + 1 == self.total_steps
+
+    def logs_after(self, step: int) -> bool:
+        """Whether a line of the log follows `step`, counted from 0."""
+        return (step + 1) % self.log_every == 0 or self.evaluates_after(step)
+
+    def follow(self, step: int, pace: Pace, seconds: float) -> Plan:
+        """The plan as it looks before `step`, `seconds` into the run; the same plan once it is fixed."""
+        if self.fixed or self.minutes is None:
+            return self
+        left = pace.steps_in(60 * self.minutes - seconds, self.evaluate_every)
+        total = max(1, step + left)
+        begins = decay_start(self.schedule, total, self.warmup_steps, self.decay_share)
+        if step < begins and left > 0:
+            return replace(self, total_steps=total, decay_from=begins)
+        return replace(self, total_steps=total, decay_from=min(step, total), fixed=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Plan:
+        """The plan of such an object."""
+        return cls(**value)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the data and the batch say about the length of a run."""
+
+    windows: int
+    """Samples of one epoch."""
+    rows: int
+    """Samples of one step."""
+    step_tokens: int
+    """Tokens of one step."""
+    heldout_tokens: int
+    """Targets of the whole held-out text."""
+
+    def steps_of(self, epochs: float) -> int:
+        """Steps that show at least `epochs` passes over the text."""
+        return max(1, math.ceil(epochs * self.windows / self.rows - 1e-9))
+
+
+def make_plan(
+    settings: TrainSettings, sizes: Sizes, *, pace: Pace, seconds: float, step: int = 0, warmup: int | None = None
+) -> Plan:
+    """The plan `seconds` into the run: before the first step, or anew before `step` with the `warmup` that was.
+
+    For a budget in minutes `pace` must already hold a measured step. Raises `TrainingError` when no step fits.
+    """
+    budget, schedule, run = settings.budget, settings.schedule, settings.run
+    minutes = None
+    if budget.steps is not None:
+        total = budget.steps
+    elif budget.epochs is not None:
+        total = sizes.steps_of(budget.epochs)
+    else:
+        minutes = DEFAULT_MINUTES if budget.minutes is None else budget.minutes
+        total = step + pace.steps_in(60 * minutes - seconds, run.evaluate_every)
+        if total < 1:
+            raise TrainingError(
+                f"{minutes:g} minutes are over before the first step: {seconds:.0f} s went into the start, "
+                f"and a step takes {pace.step_seconds:.2f} s",
+                advice="Give more --minutes, or a smaller model, batch or text.",
+            )
+    warm = warmup_steps(schedule.warmup, total) if warmup is None else min(warmup, total)
+    every = run.evaluate_every or max(1, math.ceil(total / _EVALUATIONS))
+    return Plan(
+        schedule=schedule.schedule,
+        total_steps=total,
+        warmup_steps=warm,
+        decay_from=decay_start(schedule.schedule, total, warm, schedule.decay_share),
+        decay_share=schedule.decay_share,
+        final_share=schedule.final_share,
+        evaluate_every=every,
+        evaluate_tokens=_evaluate_tokens(run.evaluate_tokens, every, sizes),
+        log_every=max(1, every // _LOG_LINES),
+        minutes=minutes,
+        fixed=minutes is None,
+    )
+
+
+def _evaluate_tokens(asked: int | None, every: int, sizes: Sizes) -> int | None:
+    """How much held-out text an evaluation reads: what was asked, or what costs a small share of the steps' time.
+
+    Counted, not measured, so that a run of so many steps evaluates alike on every machine.
+    """
+    if asked is None:
+        share = int(_EVALUATION_SHARE / _FORWARD_SHARE * every * sizes.step_tokens)
+        asked = max(share, min(sizes.step_tokens, 8192))
+    return None if asked >= sizes.heldout_tokens else asked

@@ -1,0 +1,186 @@
+"""One optimiser step: every micro-batch forward and backward, then check, clip, move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mingyue.errors import TrainingError
+from mingyue.models import DecoderOnly
+from mingyue.nn import Taps
+from mingyue.runtime import Runtime, derive_seed
+from mingyue.training.loss import Batch, attend_of, batch_loss
+from mingyue.training.optimisers import Optimisers
+
+_SMALLEST_SCALE = 2.0**-14
+"""A loss scaler that has come down so far is not looking for a scale any more: the gradients are bad."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step was like."""
+
+    nats: float
+    """−Σ log P over the step's targets, before the update."""
+    tokens: int
+    """Targets that counted."""
+    gradient_norm: float
+    """Global norm of the gradient before clipping."""
+
+    @property
+    def loss(self) -> float:
+        """Nats per token."""
+        return self.nats / max(1, self.tokens)
+
+
+class Stepper:
+    """Takes steps. Dropout is a pure function of (seed, step, rank, micro-batch); nothing else is random."""
+
+    def __init__(
+        self,
+        model: DecoderOnly,
+        optimisers: Optimisers,
+        runtime: Runtime,
+        *,
+        seed: int,
+        clip: float,
+        label_smoothing: float,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
+        self.model = model
+        self.optimisers = optimisers
+        self.runtime = runtime
+        self.seed = seed
+        self.clip = clip
+        self.label_smoothing = label_smoothing
+        self.scaler = scaler
+        self._drops = model.config.dropout > 0 or model.config.attention_dropout > 0
+
+    def step(self, step: int, micro_batches: Sequence[Batch], multiplier: float) -> StepResult:
+        """Take step number `step` (from 0) at `multiplier` times the peak rates.
+
+        Raises `TrainingError`, before any weight moves, when the loss or the gradient is not finite.
+        """
+        self.optimisers.zero_grad()
+        nats, tokens = self.backward(step, micro_batches)
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimisers)  # type: ignore[arg-type]  # before the norm is taken, so before clipping
+        norm = global_norm([weight.grad for weight in self.optimisers.parameters if weight.grad is not None])
+        result = StepResult(*_together(nats, norm, tokens))
+        if not self._is_sound(result):
+            raise self._diagnose(step, micro_batches, result)
+        if self.clip and self.clip < result.gradient_norm < math.inf:
+            self._shrink(self.clip / result.gradient_norm)
+        self.optimisers.set_rates(multiplier)
+        if self.scaler is None:
+            self.optimisers.step()
+        else:
+            self.scaler.step(self.optimisers)  # type: ignore[arg-type]  # leaves the weights alone if a gradient overflowed
+            self.scaler.update()
+        return result
+
+    def backward(self, step: int, micro_batches: Sequence[Batch]) -> tuple[Tensor, int]:
+        """Add up the gradients of a step, each token weighing the same. Returns its summed nats and its tokens."""
+        tokens = sum(batch.tokens for batch in micro_batches)
+        sums: list[Tensor] = []
+        for micro, batch in enumerate(micro_batches):
+            self._seed(step, micro)
+            with self.runtime.autocast():
+                loss = batch_loss(
+                    self.model, batch, device=self.runtime.device, label_smoothing=self.label_smoothing
+                )
+            objective = loss.objective / max(1, tokens)
+            (objective if self.scaler is None else self.scaler.scale(objective)).backward()
+            sums.append(loss.nats)
+        return torch.stack(sums).sum(), tokens
+
+    def _seed(self, step: int, micro: int) -> None:
+        if self._drops:
+            torch.manual_seed(derive_seed(self.seed, "dropout", step, self.runtime.rank, micro))
+
+    def _shrink(self, factor: float) -> None:
+        torch._foreach_mul_([weight.grad for weight in self.optimisers.parameters if weight.grad is not None], factor)
+
+    def _is_sound(self, result: StepResult) -> bool:
+        if not math.isfinite(result.nats):
+            return False
+        if self.scaler is None:
+            return math.isfinite(result.gradient_norm)
+        # Under a loss scaler an overflow is how the scale is found: the scaler leaves such a step out by itself.
+        return math.isfinite(result.gradient_norm) or self.scaler.get_scale() > _SMALLEST_SCALE
+
+    def _diagnose(self, step: int, micro_batches: Sequence[Batch], result: StepResult) -> TrainingError:
+        """Find where the numbers went wrong: a weight, a value of the forward pass, or a gradient."""
+        what = "the loss" if not math.isfinite(result.nats) else "the gradient"
+        value = result.nats if what == "the loss" else result.gradient_norm
+        place = (
+            _first_bad_weight(self.model)
+            or self._first_bad_value(step, micro_batches)
+            or _first_bad_gradient(self.model)
+            or "no single tensor is to blame: the sum of finite numbers overflowed"
+        )
+        return TrainingError(
+            f"{what} became {value} at step {step + 1}: {place}. No weight was moved by this step.",
+            advice=(
+                "The last checkpoint is good. Resume it with lower rates (--learning-rate, --muon-learning-rate), "
+                "a longer --warmup, a smaller --clip, or --dtype fp32."
+            ),
+        )
+
+    @torch.no_grad()
+    def _first_bad_value(self, step: int, micro_batches: Sequence[Batch]) -> str | None:
+        for micro, batch in enumerate(micro_batches):
+            self._seed(step, micro)
+            device = self.runtime.device
+            taps = Taps(record=_WATCHED)
+            with self.runtime.autocast():
+                self.model(batch.inputs_BT.to(device), attend=attend_of(batch, device), taps=taps)
+            for name, value in taps.values.items():
+                if not bool(torch.isfinite(value).all()):
+                    return f"the first value that is not finite is the output of {name}"
+        return None
+
+
+# Everything but attention's scores and weights, in the order of the forward pass.
+_WATCHED = (
+    "embeddings",
+    "blocks.*.attention.query",
+    "blocks.*.attention.key",
+    "blocks.*.attention.value",
+    "blocks.*.attention.output",
+    "blocks.*.middle",
+    "blocks.*.feedforward.*",
+    "blocks.*.output",
+    "final",
+    "logits",
+)
+
+
+def global_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """√Σ g² over all gradients, as one scalar tensor."""
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
+
+
+def _together(nats: Tensor, norm: Tensor, tokens: int) -> tuple[float, int, float]:
+    """Bring both numbers from the device in one go."""
+    values = torch.stack([nats.double() if nats.device.type != "mps" else nats, norm.to(nats.dtype)]).tolist()
+    return values[0], tokens, values[1]
+
+
+def _first_bad_weight(model: DecoderOnly) -> str | None:
+    for name, weight in model.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            return f"the weight {name} is not finite"
+    return None
+
+
+def _first_bad_gradient(model: DecoderOnly) -> str | None:
+    # The backward pass goes from the output to the embeddings: the last bad name is where it began.
+    for name, weight in reversed(list(model.named_parameters())):
+        if weight.grad is not None and not bool(torch.isfinite(weight.grad).all()):
+            return f"the first gradient that is not finite, coming from the output, is that of {name}"
+    return None

@@ -1,0 +1,92 @@
+"""Writing folders that a crash or a full disk cannot turn into damage; single files are `mingyue.files`."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from mingyue.errors import CheckpointError
+from mingyue.files import explain_os_error
+
+TEMPORARY = "tmp-"
+"""How names of unfinished and of half-removed folders begin; a resume sweeps them away."""
+
+
+def sync_file(path: Path) -> None:
+    """Push a file's bytes to the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Push a folder's names to the disk; Windows has no such call and needs none."""
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256_of(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder; a kill in the middle leaves no half of it under its own name."""
+    doomed = path.with_name(f"{TEMPORARY}removed-{path.name}-{os.getpid()}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def free_name(path: Path) -> Path:
+    """The first of name.1, name.2, … that does not exist."""
+    number = 1
+    while path.with_name(f"{path.name}.{number}").exists():
+        number += 1
+    return path.with_name(f"{path.name}.{number}")
+
+
+@contextmanager
+def disk_errors(what: str, path: Path) -> Iterator[None]:
+    """Turn what the system says about a failed write of `what` into a `CheckpointError` that says disk, and where."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(*_explain(what, path, error)) from error
+    except SafetensorError as error:
+        # safetensors writes from Rust: the system's error number is only in the text of its own error.
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise CheckpointError(*_explain(what, path, OSError(number, os.strerror(number)))) from error
+
+
+def _explain(what: str, path: Path, error: OSError) -> tuple[str, str]:
+    if error.errno in (errno.EDQUOT, errno.EFBIG):  # a quota is a full disk to the one who meets it
+        error = OSError(errno.ENOSPC, error.strerror)
+    message, advice = explain_os_error(what, path, error)
+    if error.errno == errno.ENOSPC:
+        message += f" ({_free(path)} free)"
+        advice = "Make room, then `mingyue resume` goes on: what was saved before is whole and loads."
+    return message, advice
+
+
+def _free(path: Path) -> str:
+    for folder in path.parents:
+        if folder.is_dir():
+            return f"{shutil.disk_usage(folder).free / 1e6:,.1f} MB"
+    return "nothing known"
