@@ -1,0 +1,210 @@
+"""Known corpora by name: what they are, where they come from, and how to get them.
+
+Fetched files live in `data_folder()`. MINGYUE_DATA_MIRROR, a folder or an address, serves the same files under the
+same names: shakespeare.txt, multi30k/train.de.gz and so on, chinese-poetry-2.0.1.tgz (or a finished tang.txt).
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from mingyue.config import nearest
+from mingyue.data.fetch import data_folder, fetch_file, mirrored, sha256_check
+from mingyue.data.report import Progress, ReadReport
+from mingyue.errors import DataError
+from mingyue.files import write_text_atomically
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What is known about a corpus."""
+
+    name: str
+    description: str
+    size: str
+    licence: str
+    separator: str
+    """The value of --separator that suits it."""
+
+
+@dataclass(frozen=True)
+class CorpusStatus:
+    """One line of the list: the corpus, and whether it is on this machine."""
+
+    corpus: Corpus
+    here: bool
+    path: Path | None
+
+
+CORPORA: dict[str, Corpus] = {
+    corpus.name: corpus
+    for corpus in (
+        Corpus(
+            "python-docs",
+            "help topics of the Python language reference, as this Python carries them (no network needed)",
+            "about 0.5 MB",
+            "Python Software Foundation License",
+            "file",
+        ),
+        Corpus(
+            "tang",
+            "57,603 poems of the Tang in Chinese: title, author, lines; from the npm package chinese-poetry",
+            "13 MB (85 MB to fetch)",
+            "collection: MIT; the poems are in the public domain",
+            "blank-line",
+        ),
+        Corpus(
+            "shakespeare",
+            "40,000 lines of plays by Shakespeare in English (the file of char-rnn)",
+            "1.1 MB",
+            "plays: public domain",
+            "file",
+        ),
+        Corpus(
+            "multi30k",
+            "30,000 captions of pictures in English and German, line by line (train, val, test_2016_flickr)",
+            "4.2 MB (1.3 MB to fetch)",
+            "captions: for research, see the Multi30k and Flickr30k terms",
+            "line",
+        ),
+    )
+}
+_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+_MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+_MULTI30K_SHA256 = {  # of the unpacked text: 29,000, 1,014 and 1,000 lines
+    "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
+    "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
+    "val.en": "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
+    "val.de": "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660",
+    "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
+    "test_2016_flickr.de": "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
+}
+
+
+def list_corpora() -> list[CorpusStatus]:
+    """Every known corpus, and where it is on this machine (python-docs counts as here: it is made on the spot)."""
+    return [
+        CorpusStatus(corpus, path is not None or name == "python-docs", path)
+        for name, corpus in CORPORA.items()
+        for path in [find_corpus(name)]
+    ]
+
+
+def get_corpus(
+    name: str, *, simplified: bool = False, folder: Path | None = None, progress: Progress | None = None
+) -> Path:
+    """Fetch or make a corpus, and give its file (multi30k: its folder). What is already here is not fetched again.
+
+    `simplified` (tang): in simplified characters, through the opencc package. `folder`: instead of `data_folder()`.
+    Raises `DataError` for an unknown name, a transfer that fails, or a file that is not the right one.
+    """
+    _known(name)
+    if simplified and name != "tang":
+        raise DataError(f"{name} has no simplified form", advice="--simplified is for tang.")
+    place = data_folder() if folder is None else folder
+    if name == "python-docs":
+        return _python_docs(place)
+    found = _find(name, place, simplified=simplified)
+    if found is not None:
+        return found
+    if name == "tang":
+        from mingyue.data.tang import make_tang
+
+        return make_tang(place, simplified=simplified, progress=progress)
+    if name == "shakespeare":
+        origin = mirrored("shakespeare.txt") or _SHAKESPEARE
+        return fetch_file(origin, place / "shakespeare.txt", sha256_check(_SHAKESPEARE_SHA256), progress)
+    for file, digest in _MULTI30K_SHA256.items():
+        target = place / "multi30k" / f"{file}.gz"
+        if not target.exists():
+            origin = mirrored(f"multi30k/{file}.gz") or f"{_MULTI30K}/{file}.gz"
+            fetch_file(origin, target, sha256_check(digest, unpack=True), progress)
+    return place / "multi30k"
+
+
+def find_corpus(name: str) -> Path | None:
+    """The file (multi30k: the folder) of a corpus that is on this machine already, else None."""
+    _known(name)
+    place = data_folder()
+    if name == "python-docs":
+        path = _python_docs_path(place)
+        return path if path.exists() else None
+    return _find(name, place, simplified=False) or _find(name, place, simplified=True)
+
+
+def resolve_corpus(name: str, report: ReadReport) -> Path | None:
+    """The file that a corpus name stands for when it is read as text; None if `name` is not one.
+
+    python-docs is made on the spot. tang-simplified names the simplified form. Raises `DataError` for a corpus that
+    has not been fetched.
+    """
+    if name == "tang-simplified":
+        found = _find("tang", data_folder(), simplified=True)
+        if found is None:
+            raise DataError("tang-simplified is not here yet", advice="Get it: mingyue data get tang --simplified")
+        return found
+    if name not in CORPORA:
+        return None
+    if name == "python-docs":
+        return _python_docs(data_folder())
+    found = find_corpus(name)
+    if found is None:
+        raise DataError(f"the corpus {name} is not here yet", advice=f"Get it: mingyue data get {name}")
+    if name == "multi30k":
+        raise DataError(
+            f"multi30k is a parallel corpus, in the folder {found}",
+            advice=f"Name one of its files to read it as text, for example {found / 'train.en.gz'}.",
+        )
+    if name == "tang":
+        both = _find(name, data_folder(), simplified=True) is not None
+        other = "; tang-simplified names the simplified form" if both and found.name == "tang.txt" else ""
+        report.note(f"tang: {found.name} is read{other}")
+    return found
+
+
+def _known(name: str) -> None:
+    if name not in CORPORA:
+        guess = nearest(name, CORPORA)
+        hint = f"Did you mean {guess}?" if guess else f"Known: {', '.join(CORPORA)}."
+        raise DataError(f"there is no known corpus {name!r}", advice=hint)
+
+
+def _find(name: str, place: Path, *, simplified: bool) -> Path | None:
+    if name == "multi30k":
+        whole = all((place / name / f"{file}.gz").exists() for file in _MULTI30K_SHA256)
+        return place / name if whole else None
+    path = place / (f"{name}-simplified.txt" if simplified else f"{name}.txt")
+    return path if path.exists() else None
+
+
+def _python_docs_path(place: Path) -> Path:
+    return place / f"python-docs-{platform.python_version()}.txt"
+
+
+def _python_docs(place: Path) -> Path:
+    """The help topics in alphabetical order, two blank lines between them."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise DataError(
+            "this Python comes without its help topics (pydoc_data)", advice="Name a text file of your own instead."
+        ) from None
+    text = "\n\n\n".join(topics[name].strip("\n") for name in sorted(topics)) + "\n"
+    path = _python_docs_path(place)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        _save(path, text)
+    return path
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(path, text)
+    except OSError as error:
+        raise DataError(
+            f"the corpus cannot be written to {path}: {error.strerror or error}",
+            advice="Name a folder that can be written to in MINGYUE_DATA.",
+        ) from None

@@ -1,0 +1,256 @@
+"""Bytes to text: which encoding a file is in, and its text, so that no byte is lost without a word.
+
+UTF-8 unless a byte-order mark, the user, or detection says otherwise. Detection is believed only where one reading is
+clearly the best; a file that is UTF-8 but for a few bytes is damaged, not "detected as something else".
+"""
+
+from __future__ import annotations
+
+import codecs
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from mingyue.config import nearest
+from mingyue.errors import DataError, SettingsError
+
+CHUNK = 1 << 20
+Opener = Callable[[], AbstractContextManager[BinaryIO]]
+
+_MARKS = (  # the longer ones first: UTF-32 begins with the mark of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (b"\x84\x31\x95\x33", "gb18030"),
+)
+_SIGNATURES = (
+    (b"%PDF-", "a PDF document"),
+    (b"PK\x03\x04", "a zip archive or an office document"),
+    (b"\x1f\x8b", "compressed by gzip (give it a name that ends in .gz)"),
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF8", "a GIF image"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd"),
+    (b"\xfd7zXZ", "compressed by xz"),
+    (b"PAR1", "a Parquet file (give it a name that ends in .parquet)"),
+)
+_WIDE = ("utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be")
+_COMMON = ("gb18030", "big5", "cp932", "cp949", "cp1252", "cp1251")  # named first where several are possible
+_EVIDENCE = 16  # bytes above 127 below which a guess is not believed
+_SAMPLE = 1 << 19
+
+
+class NotTextError(DataError):
+    """The file holds something other than text."""
+
+
+class UndecodableError(DataError):
+    """The bytes do not fit the encoding, and no other one is sure."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a file is decoded: a codec of Python, and where the choice came from (as the report says it)."""
+
+    codec: str
+    label: str
+    escape: bool = False
+    """Bytes that do not fit become lone surrogates, so that the records that hold them can be left out."""
+
+
+@dataclass(frozen=True)
+class _Fault:
+    kind: str  # "bytes" or "nul"
+    offset: int
+    line: int
+    byte: int
+
+
+def find_encoding(name: str, open_bytes: Opener, given: str | None = None, *, skip_bad: bool = False) -> Encoding:
+    """The encoding of a file, after looking at all of it.
+
+    Raises `NotTextError` for binary content, `UndecodableError` (file, line, byte, the flag to use) where the encoding
+    is not certain, `SettingsError` where `given` is not an encoding.
+    """
+    with open_bytes() as file:
+        head = file.read(8192)
+    if given is not None:
+        codec = _known(given)
+        return _checked(name, open_bytes, Encoding(codec, f"{codec} as told"), skip_bad=skip_bad)
+    for mark, codec in _MARKS:
+        if head.startswith(mark):
+            label = codec if codec == "utf-8" else f"{codec} by its byte-order mark"
+            return _checked(name, open_bytes, Encoding(codec, label), skip_bad=skip_bad)
+    for signature, what in _SIGNATURES:
+        if head.startswith(signature):
+            raise NotTextError(f"{name} is {what}, not text", advice="Convert it to text first, or leave it out.")
+    fault = _scan(open_bytes, "utf-8")
+    if fault is None:
+        return Encoding("utf-8", "utf-8")
+    return _detected(name, open_bytes, fault, skip_bad=skip_bad)
+
+
+def read_text(name: str, open_bytes: Opener, encoding: Encoding) -> Iterator[str]:
+    r"""The text in pieces of about a megabyte: no byte-order mark, and \r\n become \n. A lone \r stays."""
+    decoder = codecs.getincrementaldecoder(encoding.codec)("surrogateescape" if encoding.escape else "strict")
+    held, first = "", True
+    try:
+        for data in _chunks(open_bytes):
+            text = held + decoder.decode(data, final=not data)
+            held = ""
+            if first and text:
+                text, first = text.removeprefix("\ufeff"), False
+            if data and text.endswith("\r"):
+                held, text = "\r", text[:-1]
+            if text:
+                yield text.replace("\r\n", "\n")
+    except UnicodeDecodeError as error:  # the file was whole when its encoding was found
+        raise UndecodableError(f"{name} changed while it was read ({error})") from None
+
+
+def _known(given: str) -> str:
+    try:
+        with suppress(UnicodeError):
+            b"a".decode(given)  # refuses unknown names, and codecs that are not of text
+        return codecs.lookup(given).name
+    except LookupError:
+        from encodings.aliases import aliases
+
+        guess = nearest(given.lower(), [name.replace("_", "-") for name in {*aliases, *aliases.values()}])
+        hint = f"Did you mean {guess}?" if guess else "Use a name such as utf-8, gb18030, big5 or utf-16."
+        raise SettingsError(f"there is no encoding {given!r}", advice=hint) from None
+
+
+def _checked(name: str, open_bytes: Opener, encoding: Encoding, *, skip_bad: bool) -> Encoding:
+    fault = _scan(open_bytes, encoding.codec)
+    if fault is None:
+        return encoding
+    if fault.kind == "nul":
+        raise _not_text(name, fault)
+    if skip_bad:
+        escaping = Encoding(encoding.codec, encoding.label, escape=True)
+        if _scan(open_bytes, encoding.codec, "surrogateescape") is None:
+            return escaping
+    raise UndecodableError(
+        f"{name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x}) does not fit {encoding.label}",
+        advice="Name another encoding with --encoding, or leave --encoding out to have it detected.",
+    )
+
+
+def _detected(name: str, open_bytes: Opener, fault: _Fault, *, skip_bad: bool) -> Encoding:
+    sample = _sample(open_bytes, fault.offset)
+    if b"\x00" in sample or fault.kind == "nul":
+        for codec in _guess(sample, only=_WIDE) if b"\x00" in sample else []:
+            if _looks_like_text(sample, codec) and _scan(open_bytes, codec) is None:
+                return Encoding(codec.replace("_", "-"), f"{codec.replace('_', '-')} (detected)")
+        raise _not_text(name, fault)
+    text = sample.decode("utf-8", "replace")
+    wrong = text.count("\ufffd") - sample.count("\ufffd".encode())
+    right = sum(1 for character in text if character > "\x7f") - text.count("\ufffd")
+    place = f"{name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x}) is not UTF-8"
+    damaged = right > wrong
+    guesses: list[str] = [] if damaged else _guess(sample)
+    if len(guesses) == 1 and sum(byte > 127 for byte in sample) >= _EVIDENCE:
+        codec = guesses[0].replace("_", "-")
+        if _scan(open_bytes, codec) is None:
+            return Encoding(codec, f"{codec} (detected)")
+    if not damaged and not guesses and _looks_binary(sample):
+        raise NotTextError(f"{place}, and nothing else that is text", advice="Leave the file out.")
+    if damaged and skip_bad:
+        second = _scan(open_bytes, "utf-8", "surrogateescape")
+        if second is not None:
+            raise _not_text(name, second)
+        return Encoding("utf-8", "utf-8 with bytes that do not fit", escape=True)
+    if damaged:
+        raise UndecodableError(
+            f"{place}, though the text around it is",
+            advice="Repair the file, or leave out the documents that cannot be read with --skip-bad.",
+        )
+    names = [guess.replace("_", "-") for guess in dict.fromkeys([*_COMMON, *guesses]) if guess in guesses]
+    if names:
+        place += f"; it could be {' or '.join(names[:3])}"
+    example = names[0] if names else "gb18030"
+    raise UndecodableError(place, advice=f"Name the encoding of the file, for example --encoding {example}.")
+
+
+def _guess(sample: bytes, only: tuple[str, ...] | None = None) -> list[str]:
+    """Plausible codecs, the best first; more than one means that they differ and none is clearly better."""
+    from charset_normalizer import from_bytes
+
+    found = list(from_bytes(sample, cp_isolation=list(only) if only else None))
+    if not found:
+        return []
+    best = found[0]
+    close = [
+        match.encoding
+        for match in found[1:]
+        if match.chaos - best.chaos < 0.03 and best.coherence - match.coherence < 0.1 and str(match) != str(best)
+    ]
+    return [best.encoding, *close]
+
+
+def _looks_like_text(sample: bytes, codec: str) -> bool:
+    text = sample.decode(codec, "replace")
+    strange = sum(1 for character in text if unicodedata.category(character) in {"Cn", "Co", "Cs", "Cc"})
+    allowed = sum(text.count(character) for character in "\n\r\t\x0b\x0c")
+    return strange == allowed and "\ufffd" not in text
+
+
+def _looks_binary(sample: bytes) -> bool:
+    controls = sum(sample.count(byte) for byte in range(32) if byte not in b"\t\n\x0b\x0c\r\x1b")
+    return controls > 0.01 * len(sample)
+
+
+def _sample(open_bytes: Opener, offset: int) -> bytes:
+    """Bytes around a place, from the start of a line to the end of one where that is possible."""
+    with open_bytes() as file:
+        before = max(0, offset - (1 << 15))
+        before -= before % 4  # UTF-16 and UTF-32 stay aligned
+        file.seek(before)
+        data = file.read(_SAMPLE)
+    if before:
+        data = data[data.find(b"\n") + 1 :] if b"\x00" not in data else data
+    if len(data) == _SAMPLE and b"\n" in data and b"\x00" not in data:
+        data = data[: data.rfind(b"\n") + 1]
+    return data
+
+
+def _scan(open_bytes: Opener, codec: str, errors: str = "strict") -> _Fault | None:
+    """The first byte that does not fit, or the first NUL character; None if all is text."""
+    decoder = codecs.getincrementaldecoder(codec)(errors)
+    offset, line = 0, 1
+    for data in _chunks(open_bytes):
+        pending = decoder.getstate()[0]
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            good = error.object[: error.start].decode(codec, "replace")
+            at = offset - len(pending) + error.start
+            return _Fault("bytes", at, line + good.count("\n"), error.object[error.start])
+        nul = text.find("\x00")
+        if nul >= 0:
+            before = text[:nul]
+            at = offset - len(pending) + len(before.encode(codec, "surrogateescape"))
+            return _Fault("nul", at, line + before.count("\n"), 0)
+        line += text.count("\n")
+        offset += len(data)
+    return None
+
+
+def _chunks(open_bytes: Opener) -> Iterator[bytes]:
+    """The file in chunks, and an empty one at its end."""
+    with open_bytes() as file:
+        while data := file.read(CHUNK):
+            yield data
+    yield b""
+
+
+def _not_text(name: str, fault: _Fault) -> NotTextError:
+    return NotTextError(
+        f"{name}, line {fault.line}: byte {fault.offset} is NUL: this is not text, or not in the encoding used",
+        advice="Leave the file out; if it is text, name its encoding, for example --encoding utf-16.",
+    )

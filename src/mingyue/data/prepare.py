@@ -1,0 +1,255 @@
+"""Sources → tokenizer and token files, in a folder: read once, cut into training and held-out part, encode.
+
+The vocabulary comes from the training part alone. Text goes through in pieces, so memory stays bounded however long it
+is. A folder that already holds the same is used as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mingyue.config import DataSettings, TokenizerSettings
+from mingyue.data.corpus import TokenCorpus, TokenView, fit_context
+from mingyue.data.hub import hub_files
+from mingyue.data.reading import read_pieces
+from mingyue.data.report import Progress, ReadReport
+from mingyue.data.sources import Source, expand_sources
+from mingyue.data.store import MEMORY_BYTES, PieceStore
+from mingyue.data.tokens import SHARD_TOKENS, TokenShards, TokenWriter
+from mingyue.errors import DataError
+from mingyue.files import explain_os_error, write_text_atomically
+
+if TYPE_CHECKING:
+    from mingyue.text import Tokenizer
+
+_FORMAT = 1
+_MANIFEST = "corpus.json"
+_TOKENIZER = "tokenizer.json"
+_PARTS = ("train", "held_out")
+
+
+@dataclass
+class _Counts:
+    documents: int = 0
+    train_characters: int = 0
+    held_out_characters: int = 0
+    held_out_bytes: int = 0
+
+
+def prepare_corpus(
+    settings: DataSettings,
+    tokenizer_settings: TokenizerSettings,
+    folder: Path,
+    *,
+    context_hint: int | None = None,
+    progress: Progress | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    shard_tokens: int = SHARD_TOKENS,
+) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
+    """Read `settings.sources` and leave tokenizer.json, the token files and corpus.json in `folder`.
+
+    The last `held_out` share of the characters is held out. Each document is BOS, its tokens, EOS; one that is cut in
+    two ends its training part without EOS and begins its held-out part without BOS. What the folder holds is used
+    again if sources (path, size, time of change) and settings are the same. `context_hint`: adds what `fit_context`
+    says about that context to the report. `memory_bytes`: text above it waits in a temporary file.
+
+    Raises `DataError`, `TokenizerError`, `SettingsError`, `MissingExtraError`.
+    """
+    key = _key(settings, tokenizer_settings)
+    found = None
+    if key is not None and _recorded_key(folder) == key:
+        with suppress(DataError):
+            found = load_corpus(folder)
+            found[2].note(f"the tokens in {folder} are of the same text and settings: used again")
+    if found is None:
+        _make(
+            settings,
+            tokenizer_settings,
+            folder,
+            key=key,
+            progress=progress,
+            memory_bytes=memory_bytes,
+            shard_tokens=shard_tokens,
+        )
+        found = load_corpus(folder)
+    tokenizer, corpus, report = found
+    if context_hint is not None:
+        for note in fit_context(corpus, context_hint).notes:
+            report.note(note)
+    return tokenizer, corpus, report
+
+
+def load_corpus(folder: Path) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
+    """What `prepare_corpus` left in a folder; its sources are not needed. Raises `DataError` for a damaged folder."""
+    from mingyue.text import Tokenizer
+
+    manifest = _manifest(folder)
+    if manifest is None:
+        raise DataError(f"{folder} holds no prepared text", advice="Prepare the text again.")
+    if manifest.get("format") != _FORMAT:
+        raise DataError(f"{folder / _MANIFEST} is of format {manifest.get('format')}; this program reads {_FORMAT}")
+    try:
+        tokenizer = Tokenizer.load(folder / _TOKENIZER)
+        files = {part: [folder / name for name in manifest["files"][part]] for part in _PARTS}
+        counts = _Counts(**manifest["counts"])
+        report = ReadReport.from_dict(manifest["report"])
+    except (KeyError, TypeError, OSError) as error:
+        raise DataError(f"{folder} is damaged: {error!r}", advice="Prepare the text again.") from None
+    parts = {
+        part: TokenView(TokenShards(files[part], fingerprint=tokenizer.fingerprint), tokenizer.bos_id)
+        for part in _PARTS
+    }
+    corpus = TokenCorpus(
+        train=parts["train"],
+        held_out=parts["held_out"],
+        vocab_size=tokenizer.vocab_size,
+        pad_id=tokenizer.pad_id,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+        fingerprint=tokenizer.fingerprint,
+        starts_with_bos=counts.documents > 1,
+        **asdict(counts),
+    )
+    return tokenizer, corpus, report
+
+
+def _make(
+    settings: DataSettings,
+    tokenizer_settings: TokenizerSettings,
+    folder: Path,
+    *,
+    key: str | None,
+    progress: Progress | None,
+    memory_bytes: int,
+    shard_tokens: int,
+) -> None:
+    from mingyue.text import make_tokenizer
+
+    report = ReadReport()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _clear(folder)
+        with PieceStore(folder, memory_bytes=memory_bytes) as store:
+            for piece in read_pieces(settings, report, progress):
+                store.add(piece)
+            cut = store.cut(settings.held_out)
+            if settings.held_out and cut >= store.characters:
+                report.note(f"{store.characters} characters are too few to hold out {settings.held_out:.1%} of them")
+            tokenizer = make_tokenizer(tokenizer_settings, _training_texts(store, cut, progress))
+            write_text_atomically(folder / _TOKENIZER, tokenizer.to_json())
+            size, fingerprint = tokenizer.vocab_size, tokenizer.fingerprint
+            with (
+                TokenWriter(
+                    folder, "train", vocab_size=size, fingerprint=fingerprint, shard_tokens=shard_tokens
+                ) as train,
+                TokenWriter(
+                    folder, "held_out", vocab_size=size, fingerprint=fingerprint, shard_tokens=shard_tokens
+                ) as held_out,
+            ):
+                counts = _encode(store, cut, tokenizer, (train, held_out), progress)
+                files = {"train": train.finish(), "held_out": held_out.finish()}
+        report.train_tokens, report.held_out_tokens = train.tokens, held_out.tokens
+        report.held_out_characters, report.vocab_size = counts.held_out_characters, tokenizer.vocab_size
+        manifest = {
+            "format": _FORMAT,
+            "key": key,
+            "files": {part: [path.name for path in paths] for part, paths in files.items()},
+            "counts": asdict(counts),
+            "report": report.to_dict(),
+        }
+        write_text_atomically(folder / _MANIFEST, json.dumps(manifest, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        message, advice = explain_os_error("the prepared text", folder, error)
+        raise DataError(message, advice=advice) from None
+
+
+def _encode(
+    store: PieceStore,
+    cut: int,
+    tokenizer: Tokenizer,
+    writers: tuple[TokenWriter, TokenWriter],
+    progress: Progress | None,
+) -> _Counts:
+    train, held_out = writers
+    counts = _Counts(documents=store.documents)
+    at = 0
+    bos, eos = [tokenizer.bos_id], [tokenizer.eos_id]
+    for text, tail, first, last in store:
+        if first:
+            (train if at < cut else held_out).append(bos)
+        inside = min(max(cut - at, 0), len(text))
+        before, after = text[:inside], text[inside:]
+        if before:
+            train.append(tokenizer.encode_array(before))
+        if after:
+            held_out.append(tokenizer.encode_array(after))
+        at += len(text)
+        if last:
+            (train if at <= cut else held_out).append(eos)
+        at += len(tail)
+        held = after if at <= cut else after + tail
+        counts.train_characters += len(text) + len(tail) - len(held)
+        counts.held_out_characters += len(held)
+        counts.held_out_bytes += len(held.encode("utf-8"))
+        if progress is not None:
+            progress("encoding", at, store.characters)
+    return counts
+
+
+def _training_texts(store: PieceStore, cut: int, progress: Progress | None) -> Iterator[str]:
+    """The text before the cut, without the separators: what a vocabulary may be made of."""
+    at = 0
+    for text, tail, _, _ in store:
+        if at >= cut:
+            return
+        yield text[: cut - at]
+        at += len(text) + len(tail)
+        if progress is not None:
+            progress("vocabulary", min(at, cut), cut)
+
+
+def _clear(folder: Path) -> None:
+    """Remove an older text; the manifest first, so that a crash on the way leaves nothing that looks whole."""
+    (folder / _MANIFEST).unlink(missing_ok=True)
+    for part in _PARTS:
+        for path in [*folder.glob(f"{part}-*.tokens"), *folder.glob(f".{part}-*.tmp")]:
+            path.unlink()
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _recorded_key(folder: Path) -> str | None:
+    manifest = _manifest(folder)
+    return None if manifest is None else manifest.get("key")
+
+
+def _key(settings: DataSettings, tokenizer_settings: TokenizerSettings) -> str | None:
+    """A hash of everything that the tokens depend on; None if a source is a pipe, whose content nothing tells."""
+    sources = expand_sources(settings.sources, ReadReport(), with_field=settings.field is not None)
+    if not all(source.repeatable for source in sources):
+        return None
+    how = settings.model_dump(exclude={"sources", "attend_across_documents"})
+    identity: list[object] = [_FORMAT, [_identity(source) for source in sources], how, tokenizer_settings.model_dump()]
+    path = Path(tokenizer_settings.tokenizer)
+    if path.is_file():
+        identity.append(hashlib.sha256(path.read_bytes()).hexdigest())
+    text = json.dumps(identity, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _identity(source: Source) -> list[object]:
+    if source.kind == "hub":
+        return [source.name, [[file.path, file.size, file.mark] for file in hub_files(source.name)[1]]]
+    return [str(source.path and source.path.resolve()), source.size, source.changed]

@@ -1,0 +1,167 @@
+"""Documents out of whatever the user named, one after the other, with a report of everything that was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from mingyue.config import DataSettings
+from mingyue.data.encodings import CHUNK, NotTextError, UndecodableError, find_encoding, read_text
+from mingyue.data.formats import SURROGATE, Record, csv_records, json_records, lines_of, parquet_records, tsv_records
+from mingyue.data.hub import hub_records
+from mingyue.data.report import BadRecords, Progress, ReadReport
+from mingyue.data.sources import Source, expand_sources, opened
+from mingyue.data.split import Separator, parse_separator, split_documents
+from mingyue.errors import DataError
+
+_LINE_FORMATS: dict[str, Callable[[Iterable[str], str, str | None, BadRecords], Iterator[Record]]] = {
+    "jsonl": json_records,
+    "csv": csv_records,
+    "tsv": tsv_records,
+}
+_EMPTY = "file without text (empty, or only whitespace)"
+_FILES_TOLD = 5  # files named one by one whose encoding was detected; the rest is in the counts
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document."""
+
+    text: str
+    tail: str
+    """The separator that stood after it ("" if none): text and tails joined give what was read."""
+    source: str
+    line: int
+    """Where it begins in its source (a row for Parquet), counted from 1."""
+
+
+class Piece(NamedTuple):
+    """A document, or a piece of one that is too long to be held at once."""
+
+    text: str
+    tail: str
+    source: str
+    line: int
+    first: bool
+    last: bool
+
+
+def read_documents(settings: DataSettings, report: ReadReport, progress: Progress | None = None) -> Iterator[Document]:
+    """The documents of `settings.sources`, in order; `report` is filled on the way.
+
+    Raises `DataError` (file, line, byte, what to do) for what cannot be read, unless `settings.skip_bad`.
+    """
+    texts: list[str] = []
+    line = 1
+    for piece in read_pieces(settings, report, progress):
+        if piece.first:
+            line = piece.line
+        texts.append(piece.text)
+        if piece.last:
+            yield Document("".join(texts), piece.tail, piece.source, line)
+            texts.clear()
+
+
+def read_pieces(settings: DataSettings, report: ReadReport, progress: Progress | None = None) -> Iterator[Piece]:
+    """The same in pieces of bounded size: a document longer than `split.PIECE_CHARACTERS` comes in several."""
+    separator = parse_separator(settings.separator)
+    sources = expand_sources(settings.sources, report, with_field=settings.field is not None)
+    if settings.field is not None and all(source.kind == "text" for source in sources):
+        report.note(f"--field {settings.field} is not used: it is for JSON lines, CSV, TSV and Parquet")
+    before = report.documents
+    total = sum(source.size for source in sources)
+    done = 0
+    for source in sources:
+
+        def advance(size: int, start: int = done, most: int = source.size) -> None:
+            if progress is not None:
+                progress("reading", start + min(size, most), total)
+
+        try:
+            for piece in _read(source, settings, separator, report, advance):
+                report.documents += piece.last
+                report.characters += len(piece.text) + len(piece.tail)
+                report.bytes += len(piece.text.encode("utf-8")) + len(piece.tail.encode("utf-8"))
+                yield piece
+        except (NotTextError, UndecodableError) as error:
+            binary = isinstance(error, NotTextError)
+            if not settings.skip_bad and (source.named or not binary):
+                raise
+            report.drop("binary file" if binary else "file whose encoding is not sure", source.name)
+        advance(source.size)
+        done += source.size
+    if report.documents == before:
+        raise _no_text(sources, report)
+
+
+def _read(
+    source: Source, settings: DataSettings, separator: Separator, report: ReadReport, advance: Callable[[int], None]
+) -> Iterator[Piece]:
+    bad = BadRecords(report, settings.skip_bad)
+    if source.kind == "hub":
+        report.files += 1
+        yield from _records(hub_records(source.name, settings.field, bad), source, separator, report)
+        return
+    if source.kind == "parquet":
+        report.files += 1
+        records = parquet_records(cast(Path, source.path), source.name, settings.field, bad)
+        yield from _records(records, source, separator, report)
+        return
+    with opened(source) as open_bytes:
+        encoding = find_encoding(source.name, open_bytes, settings.encoding, skip_bad=settings.skip_bad)
+        report.files += 1
+        report.count_encoding(encoding.label)
+        if encoding.label.endswith("(detected)") and report.encodings[encoding.label] <= _FILES_TOLD:
+            report.note(f"{source.name}: read as {encoding.codec}, as detected; --encoding sets it")
+        chunks = _counted(read_text(source.name, open_bytes, encoding), advance)
+        if source.kind == "text":
+            yield from _documents(chunks, source, separator, report, bad, escape=encoding.escape)
+        else:
+            records = _LINE_FORMATS[source.kind](lines_of(chunks), source.name, settings.field, bad)
+            yield from _records(records, source, separator, report)
+
+
+def _documents(
+    chunks: Iterable[str], source: Source, separator: Separator, report: ReadReport, bad: BadRecords, *, escape: bool
+) -> Iterator[Piece]:
+    seen = False
+    for part in split_documents(chunks, separator):
+        seen = True
+        if escape and (surrogate := SURROGATE.search(part.text)):
+            line = part.line + part.text.count("\n", 0, surrogate.start())
+            where = f"{source.name}, line {line}"
+            if not (part.first and part.last):
+                message = f"{where}: the bytes do not fit the encoding, in a document too long to leave out"
+                raise UndecodableError(message)
+            bad("document that does not fit the encoding", where, "the bytes do not fit the encoding")
+        else:
+            yield Piece(part.text, part.tail, source.name, part.line, part.first, part.last)
+    if not seen:
+        report.drop(_EMPTY, source.name)
+
+
+def _records(records: Iterable[Record], source: Source, separator: Separator, report: ReadReport) -> Iterator[Piece]:
+    for record in records:
+        seen = False
+        for part in split_documents([record.text.replace("\r\n", "\n")], separator):
+            seen = True
+            yield Piece(part.text, part.tail, source.name, record.line, part.first, part.last)
+        if not seen:
+            report.drop("record without text (empty, or only whitespace)", f"{source.name}, line {record.line}")
+
+
+def _counted(chunks: Iterable[str], advance: Callable[[int], None]) -> Iterator[str]:
+    """Tells the progress bar about each chunk (of about CHUNK bytes) once it has been used."""
+    for number, chunk in enumerate(chunks, start=1):
+        yield chunk
+        advance(number * CHUNK)
+
+
+def _no_text(sources: list[Source], report: ReadReport) -> DataError:
+    names = ", ".join(source.name for source in sources[:3]) + (f" and {len(sources) - 3} more" * (len(sources) > 3))
+    size = sum(source.size for source in sources)
+    reasons = "; ".join(f"{count} × {reason}" for reason, count in report.dropped.items())
+    message = f"there is no text in {names} ({size:,} bytes): {reasons or 'no records'}"
+    return DataError(message, advice="Name a file that holds text.")

@@ -1,0 +1,111 @@
+"""What reading did: kept, left out and why, in which encodings. Nothing is lost without a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, Self
+
+from mingyue.errors import DataError
+
+
+class Progress(Protocol):
+    """Called during long work: `stage` is "reading", "vocabulary", "encoding" or "fetching"; `total` 0 = not known."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show that `done` of `total` units of `stage` are finished."""
+        ...
+
+
+@dataclass
+class ReadReport:
+    """Counts of one reading. `prepare_corpus` adds what the text became (tokens, vocabulary, held-out share)."""
+
+    files: int = 0
+    """Files read, standard input and data sets of a hub included."""
+    documents: int = 0
+    """Documents kept."""
+    characters: int = 0
+    """Characters kept, the separators between documents included."""
+    bytes: int = 0
+    """The same in bytes of UTF-8."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Reason → how many files or records were left out."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """Reason → the first place where it happened."""
+    encodings: dict[str, int] = field(default_factory=dict)
+    """Encoding → number of files."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences that the user should see."""
+    train_tokens: int = 0
+    held_out_tokens: int = 0
+    held_out_characters: int = 0
+    vocab_size: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Documents kept."""
+        return self.documents
+
+    def drop(self, reason: str, where: str, *, count: int = 1) -> None:
+        """Count something that is left out; the first place of each reason is remembered."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
+        self.examples.setdefault(reason, where)
+
+    def note(self, sentence: str) -> None:
+        """Remember a sentence for the user, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def count_encoding(self, label: str) -> None:
+        """One more file in this encoding."""
+        self.encodings[label] = self.encodings.get(label, 0) + 1
+
+    def describe(self) -> list[str]:
+        """The report as lines for a person."""
+        lines = [
+            f"read {_many(self.files, 'file')}: {_many(self.documents, 'document')}, "
+            f"{_many(self.characters, 'character')}, {_many(self.bytes, 'byte')} as UTF-8"
+        ]
+        if self.encodings:
+            ordered = sorted(self.encodings.items(), key=lambda item: (-item[1], item[0]))
+            lines.append("encoding: " + ", ".join(f"{label} ({_many(n, 'file')})" for label, n in ordered))
+        if self.dropped:
+            parts = [f"{n:,} × {reason} (first: {self.examples[reason]})" for reason, n in self.dropped.items()]
+            lines.append("left out: " + "; ".join(parts))
+        if self.vocab_size:
+            share = self.held_out_characters / self.characters if self.characters else 0.0
+            lines.append(
+                f"tokens: {self.train_tokens:,} to train on, {self.held_out_tokens:,} held out "
+                f"({share:.1%} of the characters); vocabulary {self.vocab_size:,}"
+            )
+        return lines + self.notes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The report that `to_dict` gave."""
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class BadRecords:
+    """What happens to a record that cannot be read: the first one stops the reading, or all are counted."""
+
+    report: ReadReport
+    skip: bool
+
+    def __call__(self, reason: str, where: str, message: str, advice: str | None = None) -> None:
+        """Raise `DataError`, or count the record under `reason`."""
+        if self.skip:
+            self.report.drop(reason, where)
+            return
+        offer = "--skip-bad leaves such records out and counts them."
+        raise DataError(f"{where}: {message}", advice=offer if advice is None else f"{advice} {offer}")
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
