@@ -215,6 +215,7 @@ def test_a_window_given_to_a_model_narrows_its_own(lively):
     assert_close(lively()(ids, attend=Attend(window=2)), narrow(ids))
 
 
+@pytest.mark.filterwarnings("error")  # such as: a norm has left its fused kernel
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["rotary", "learned"])
 def test_mixed_precision_with_padding_cache_and_looking_stays_close(lively, kind, dtype):

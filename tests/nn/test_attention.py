@@ -1,4 +1,4 @@
-"""Attention: exact values by hand, three paths that agree, rows that see nothing, number formats, torch's own module."""
+"""Attention: exact values by hand, three paths that agree, rows that see nothing, number formats, torch beside it."""
 
 from __future__ import annotations
 

@@ -105,3 +105,19 @@ def test_all_rows_may_leave():
     assert cache.lengths == []
     assert cache.keys[0].shape == (0, 2, 10, 4)
     assert cache.step().begin(0, 1, torch.device("cpu")).shape == (0, 1)
+
+
+def test_a_row_takes_over_the_beginning_of_another_and_goes_its_own_way():
+    cache = small(3)
+    push(cache, {0: [1, 2, 3], 2: [7, 8, 9, 10]})
+    cache.copy(0, 2, 2)
+    cache.copy(0, 1)
+    assert cache.lengths == [3, 3, 2]
+    _, seen = push(cache, {2: [50], 1: [40], 0: [30]})
+    assert [seen[0][i, 0, :length, 0].tolist() for i, length in enumerate((3, 4, 4))] == [
+        [1, 2, 50],
+        [1, 2, 3, 40],
+        [1, 2, 3, 30],
+    ]
+    with pytest.raises(ValueError, match="row 2 holds 3 tokens: 4 cannot be copied"):
+        cache.copy(2, 0, 4)

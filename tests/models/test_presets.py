@@ -1,0 +1,140 @@
+"""From a person's settings to a complete config: presets, the dial, every size by itself, contradictions in words."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mingyue.config import ModelConfig, ModelSettings
+from mingyue.errors import SettingsError
+from mingyue.models import build_model, resolve_config
+
+PRESETS = ("modern", "speed", "gpt2", "llama")
+
+
+def resolve(depth: int = 4, **given_settings) -> ModelConfig:
+    return resolve_config(ModelSettings(**given_settings), vocab_size=100, depth=depth, context=64)
+
+
+def test_the_default_is_modern_and_shaped_like_qwen3():
+    config = resolve()
+    assert config == resolve(preset="modern")
+    assert (config.positions, config.norm, config.feedforward) == ("rotary", "rms", "swiglu")
+    assert config.qk_norm
+    assert config.tied_output
+    assert not (config.bias_qkv or config.bias_output or config.bias_feedforward)
+    assert (config.norm_placement, config.final_norm, config.norm_eps) == ("pre", True, 1e-6)
+
+
+def test_gpt2_is_shaped_like_gpt2():
+    config = resolve(preset="gpt2")
+    assert (config.positions, config.norm, config.feedforward) == ("learned", "layer", "gelu-tanh")
+    assert config.bias_qkv
+    assert config.bias_output
+    assert config.bias_feedforward
+    assert config.tied_output
+    assert not config.qk_norm
+    assert (config.n_kv_heads, config.d_ff, config.norm_eps) == (config.n_heads, 4 * config.d_model, 1e-5)
+
+
+def test_llama_is_shaped_like_llama_with_grouped_queries():
+    config = resolve(preset="llama", depth=8)
+    assert (config.positions, config.norm, config.feedforward) == ("rotary", "rms", "swiglu")
+    assert not (config.qk_norm or config.tied_output or config.bias_qkv)
+    assert (config.n_heads, config.n_kv_heads) == (8, 2)
+
+
+def test_speed_starts_from_a_uniform_prediction():
+    config = resolve(preset="speed")
+    assert (config.feedforward, config.initialisation, config.tied_output) == ("relu2", "zero-output", False)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_dial_sets_layers_and_width_together(preset):
+    for depth in (1, 2, 6, 12):
+        config = resolve(depth, preset=preset)
+        assert config.n_layers == depth
+        assert config.d_model == 64 * depth
+        assert config.d_head == (32 if depth <= 4 else 64)
+        assert config.n_heads * config.d_head == config.d_model
+    sizes = [sum(p.numel() for p in build_model(resolve(d, preset=preset), seed=1).parameters()) for d in (1, 2, 3)]
+    assert all(one < next_one for one, next_one in pairwise(sizes))
+
+
+EVERY_SETTING = {
+    "d_model": 80,
+    "n_layers": 3,
+    "n_heads": 5,
+    "n_kv_heads": 1,
+    "d_head": 18,
+    "d_ff": 77,
+    "positions": "sinusoidal",
+    "feedforward": "relu",
+    "norm": "layer",
+    "norm_placement": "post",
+    "qk_norm": True,
+    "tied_output": False,
+    "rotary_base": 777.0,
+    "window": 9,
+    "dropout": 0.25,
+    "attention_dropout": 0.125,
+}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", EVERY_SETTING)
+def test_every_size_and_choice_can_be_set_by_itself(name, preset):
+    value = EVERY_SETTING[name]
+    more = {"d_model": 80} if name == "n_heads" else {"n_heads": 4} if name == "d_head" else {}
+    config = resolve(preset=preset, **{name: value, **more})
+    assert getattr(config, name) == value
+    logits = build_model(config, seed=1)(torch.zeros(1, 3, dtype=torch.long))
+    assert logits.shape == (1, 3, 100)
+
+
+def test_no_setting_of_a_model_is_forgotten():
+    assert {*EVERY_SETTING, "preset", "depth", "context"} == set(ModelSettings.model_fields)
+
+
+def test_a_setting_that_is_false_or_zero_wins_over_the_preset():
+    assert resolve(preset="modern", qk_norm=False).qk_norm is False
+    assert resolve(preset="gpt2", tied_output=False).tied_output is False
+    assert resolve(preset="gpt2", dropout=0.0).dropout == 0.0
+
+
+def test_a_gated_part_gets_two_thirds_of_the_width_so_that_parameters_stay_equal():
+    assert resolve(d_model=96).d_ff == 256
+    assert resolve(d_model=128).d_ff == 352  # 341 rounded up to a multiple of 32
+    assert resolve(d_model=96, feedforward="gelu").d_ff == 384
+
+
+@pytest.mark.parametrize(("n_heads", "n_kv_heads"), [(8, 2), (4, 1), (6, 3), (5, 5), (1, 1)])
+def test_llama_groups_queries_as_far_as_the_heads_divide(n_heads, n_kv_heads):
+    assert resolve(preset="llama", n_heads=n_heads, d_model=240).n_kv_heads == n_kv_heads
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"n_heads": 6, "n_kv_heads": 4, "d_model": 60}, "n_heads 6 is not a multiple of n_kv_heads 4"),
+        ({"n_heads": 3, "d_model": 64}, "d_model 64 is not a multiple of n_heads 3"),
+        ({"d_head": 15}, "d_head 15 must be even"),
+        ({"n_heads": 4, "d_model": 20}, "d_head 5 must be even"),
+    ],
+)
+def test_sizes_that_contradict_each_other_are_named(wrong, words):
+    with pytest.raises(SettingsError, match=words):
+        resolve(**wrong)
+
+
+@given(st.integers(1, 40), st.sampled_from(PRESETS), st.integers(1, 300))
+@settings(max_examples=60, deadline=None)
+def test_any_depth_and_any_width_give_a_config_or_an_error_in_words(depth, preset, d_model):
+    assert resolve(depth, preset=preset).n_layers == depth
+    config = resolve(depth, preset=preset, d_model=d_model)
+    assert config.d_model == d_model
+    assert config.n_heads % config.n_kv_heads == 0
