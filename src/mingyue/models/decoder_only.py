@@ -29,6 +29,7 @@ from mingyue.nn import (
     Taps,
     make_feedforward,
     make_norm,
+    needs_matrix,
     tap,
 )
 
@@ -111,6 +112,9 @@ class DecoderOnly(nn.Module):
         attend = attend or Attend()
         windows = [window for window in (attend.window, self.config.window) if window is not None]
         attend = replace(attend, causal=True, window=min(windows, default=None))
+        n_keys = n_tokens if cache is None else cache.n_keys
+        if needs_matrix(attend, n_tokens, n_keys):  # once, not in every layer
+            attend = attend.drawn(n_tokens, n_keys, device=ids_BT.device)
 
         x_BTM = self.positions.add(self.embedding(ids_BT) * self.embedding_scale, positions_BT)
         x_BTM = tap(taps, "embeddings", self.dropout(x_BTM))
@@ -168,8 +172,8 @@ def _make_block(config: ModelConfig) -> Block:
         bias_qkv=config.bias_qkv,
         bias_output=config.bias_output,
         dropout=config.attention_dropout,
-        query_norm=nn.RMSNorm(config.d_head, eps=config.norm_eps) if config.qk_norm else None,
-        key_norm=nn.RMSNorm(config.d_head, eps=config.norm_eps) if config.qk_norm else None,
+        query_norm=make_norm("rms", config.d_head, config.norm_eps) if config.qk_norm else None,
+        key_norm=make_norm("rms", config.d_head, config.norm_eps) if config.qk_norm else None,
     )
     feedforward = make_feedforward(config.feedforward, config.d_model, config.d_ff, bias=config.bias_feedforward)
     kind = PreNormBlock if config.norm_placement == "pre" else PostNormBlock

@@ -10,7 +10,13 @@ Shapes are in the names. The legend, for this package and for `mingyue.models`:
 """
 
 from mingyue.nn.attend import CAUSAL, EVERYONE, Attend
-from mingyue.nn.attention import MultiHeadAttention, blocked_window_attention, explicit_attention, fused_attention
+from mingyue.nn.attention import (
+    MultiHeadAttention,
+    blocked_window_attention,
+    explicit_attention,
+    fused_attention,
+    needs_matrix,
+)
 from mingyue.nn.blocks import Block, PostNormBlock, PreNormBlock
 from mingyue.nn.cache import Cache, CacheStep
 from mingyue.nn.feedforward import FeedForward, SwiGLU, make_feedforward
@@ -51,6 +57,7 @@ __all__ = [
     "fused_attention",
     "make_feedforward",
     "make_norm",
+    "needs_matrix",
     "rotary_frequencies",
     "sinusoid_table",
     "tap",

@@ -7,6 +7,8 @@ One convention everywhere: True = may attend. The description is small whatever 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 import torch
 from torch import Tensor
@@ -38,6 +40,8 @@ class Attend:
     """Document of each key; the queries' own if not given (self-attention)."""
     allowed: Tensor | None = None
     """A dense boolean that broadcasts to [B, H, T, S]; True = may attend."""
+    never_empty: bool = False
+    """Said by who made the description: every query may look at something, so no path need check for empty rows."""
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
@@ -87,32 +91,50 @@ class Attend:
         return self.is_structural and past_only and wide
 
     def may_have_empty_rows(self, n_queries: int, n_keys: int) -> bool:
-        """Whether some query might be left with no key at all (never, for causal self-attention)."""
-        return not self.is_structural or n_queries > n_keys
+        """Whether some query might be left with no key at all (never where all see at least themselves)."""
+        tensors = (
+            self.lengths_B,
+            self.query_positions_BT,
+            self.key_positions_BS,
+            self.key_documents_BS,
+            self.allowed,
+        )
+        sees_itself = n_queries <= n_keys and all(tensor is None for tensor in tensors)
+        return not self.never_empty and not sees_itself
+
+    def drawn(self, n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Attend:
+        """The same with its matrix already drawn: for layers that share it, and attention of this very T and S."""
+        empty = self.may_have_empty_rows(n_queries, n_keys)
+        return Attend(allowed=self.matrix(n_queries, n_keys, device=device), never_empty=not empty)
 
     def matrix(self, n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Tensor:
         """Draw it: a boolean [B or 1, H or 1, T, S], True = may attend. Memory T × S.
 
         Raises `ValueError` if the documents of the keys are not given and cannot be those of the queries (T ≠ S).
         """
-        query_1T = torch.arange(n_keys - n_queries, n_keys, device=device)[None]
+        conditions: list[Tensor] = []
         key_1S = torch.arange(n_keys, device=device)[None]
-        query_BT = query_1T if self.query_positions_BT is None else self.query_positions_BT
-        key_BS = key_1S if self.key_positions_BS is None else self.key_positions_BS
-        allowed = torch.ones(1, 1, n_queries, n_keys, dtype=torch.bool, device=device)
-        distance_BTS = query_BT[:, :, None] - key_BS[:, None, :]
-        if self.causal:
-            allowed = allowed & (distance_BTS >= 0)[:, None]
-        if self.window is not None:
-            allowed = allowed & (distance_BTS.abs() < self.window)[:, None]
+        if self.causal or self.window is not None:
+            query_1T = torch.arange(n_keys - n_queries, n_keys, device=device)[None]
+            query_BT = query_1T if self.query_positions_BT is None else self.query_positions_BT
+            key_BS = key_1S if self.key_positions_BS is None else self.key_positions_BS
+            distance_B1TS = (query_BT[:, :, None] - key_BS[:, None, :])[:, None]
+            if self.causal:
+                conditions.append(distance_B1TS >= 0)
+            if self.window is not None:
+                conditions.append(distance_B1TS.abs() < self.window)
         if self.lengths_B is not None:
-            allowed = allowed & (key_1S < self.lengths_B[:, None])[:, None, None]
+            conditions.append((key_1S < self.lengths_B[:, None])[:, None, None])
         if self.query_documents_BT is not None:
             key_documents_BS = self.query_documents_BT if self.key_documents_BS is None else self.key_documents_BS
             if key_documents_BS.shape[-1] != n_keys:
                 raise ValueError(f"{n_keys} keys, but documents of {key_documents_BS.shape[-1]}: give key_documents_BS")
-            allowed = allowed & (self.query_documents_BT[:, :, None] == key_documents_BS[:, None, :])[:, None]
-        return allowed if self.allowed is None else allowed & self.allowed
+            conditions.append((self.query_documents_BT[:, :, None] == key_documents_BS[:, None, :])[:, None])
+        if self.allowed is not None:
+            conditions.append(self.allowed[(None,) * (4 - self.allowed.ndim)])
+        if not conditions:
+            conditions.append(torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device))
+        return reduce(and_, conditions).expand(-1, -1, n_queries, n_keys)
 
     def additive(
         self, n_queries: int, n_keys: int, *, dtype: torch.dtype, device: torch.device | None = None

@@ -48,25 +48,32 @@ def explicit_attention(
     return F.dropout(weights_BHTS, dropout) @ value_BHSD, weights_BHTS
 
 
+def needs_matrix(attend: Attend, n_queries: int, n_keys: int) -> bool:
+    """Whether `fused_attention` has to draw who sees whom: no kernel can be told otherwise."""
+    if attend.hides_nothing(n_queries, n_keys):
+        return False
+    if not (attend.is_structural and attend.causal and n_queries == n_keys):
+        return True
+    return attend.window is not None and attend.window < n_keys <= 2 * attend.window
+
+
 def fused_attention(
     query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, attend: Attend, *, dropout: float = 0.0
 ) -> Tensor:
     """The same by `torch.nn.functional.scaled_dot_product_attention`. Returns heads_BHTD.
 
-    A boolean mask is made only where the kernel cannot be told otherwise: rows of unequal length, documents.
+    A boolean mask is made only where it `needs_matrix`: rows of unequal length, documents.
     """
     n_queries, n_keys = query_BHTD.shape[2], key_BGSD.shape[2]
     grouped = query_BHTD.shape[1] != key_BGSD.shape[1]
     if attend.hides_nothing(n_queries, n_keys):
         return F.scaled_dot_product_attention(query_BHTD, key_BGSD, value_BGSD, dropout_p=dropout, enable_gqa=grouped)
-    window_hides = attend.window is not None and attend.window < n_keys
-    if attend.is_structural and attend.causal and n_queries == n_keys:
-        if not window_hides:
+    if not needs_matrix(attend, n_queries, n_keys):  # causal, T = S, perhaps in a window
+        if attend.window is None or attend.window >= n_keys:
             return F.scaled_dot_product_attention(
                 query_BHTD, key_BGSD, value_BGSD, dropout_p=dropout, is_causal=True, enable_gqa=grouped
             )
-        if attend.window is not None and n_keys > 2 * attend.window:
-            return blocked_window_attention(query_BHTD, key_BGSD, value_BGSD, attend.window, dropout=dropout)
+        return blocked_window_attention(query_BHTD, key_BGSD, value_BGSD, attend.window, dropout=dropout)
     allowed = attend.matrix(n_queries, n_keys, device=query_BHTD.device)
     if not attend.may_have_empty_rows(n_queries, n_keys):
         return F.scaled_dot_product_attention(

@@ -48,6 +48,15 @@ class Cache:
         """Empty a row: the next tokens it gets stand at position 0."""
         self.lengths[row] = 0
 
+    def copy(self, source: int, target: int, length: int | None = None) -> None:
+        """Row `target` now holds the first `length` tokens of row `source` (default all), and nothing else."""
+        length = self.lengths[source] if length is None else length
+        if not 0 <= length <= self.lengths[source]:
+            raise ValueError(f"row {source} holds {self.lengths[source]} tokens: {length} cannot be copied")
+        for held in (*self.keys, *self.values):
+            held[target, :, :length] = held[source, :, :length]
+        self.lengths[target] = length
+
     def keep(self, rows: Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was: leaves rows out, reorders or doubles them (beams)."""
         index = torch.tensor(list(rows), dtype=torch.long, device=self.keys[0].device)
@@ -62,62 +71,72 @@ class CacheStep:
     def __init__(self, cache: Cache, new_lengths: Sequence[int] | None, rows: Sequence[int] | None) -> None:
         self.cache = cache
         self._rows = list(range(len(cache.lengths))) if rows is None else list(rows)
-        self._all_rows = self._rows == list(range(len(cache.lengths)))
         self._given = None if new_lengths is None else list(new_lengths)
-        self._n_tokens = 0
+        self.n_keys = 0
 
     def begin(self, n_rows: int, n_tokens: int, device: torch.device) -> Tensor:
-        """Fix the plan for an input of [n_rows, n_tokens]; returns `positions_BT`.
+        """Fix the plan for an input of [n_rows, n_tokens]; returns `positions_BT`, and sets `attend` and `n_keys`.
 
         Raises `ValueError` if the rows do not match, repeat, or would hold more than the capacity.
         """
-        cache = self.cache
-        if n_rows != len(self._rows):
-            raise ValueError(f"the input has {n_rows} rows, the cache step {len(self._rows)}")
-        if len(set(self._rows)) != n_rows:
-            raise ValueError(f"rows {self._rows} name a cache row twice")
-        self._starts = [cache.lengths[row] for row in self._rows]
+        cache, rows = self.cache, self._rows
+        if n_rows != len(rows):
+            raise ValueError(f"the input has {n_rows} rows, the cache step {len(rows)}")
+        if len(set(rows)) != n_rows:
+            raise ValueError(f"rows {rows} name a cache row twice")
+        self._starts = [cache.lengths[row] for row in rows]
         self._new = [n_tokens] * n_rows if self._given is None else self._given
         if len(self._new) != n_rows or any(not 0 <= new <= n_tokens for new in self._new):
             raise ValueError(f"new_lengths {self._new} do not fit an input of {n_rows} rows of {n_tokens} tokens")
         ends = [start + new for start, new in zip(self._starts, self._new, strict=True)]
-        if max(ends, default=0) > cache.capacity:
-            row = ends.index(max(ends))
+        longest = max(ends, default=0)
+        if longest > cache.capacity:
+            row = ends.index(longest)
             raise ValueError(
-                f"row {self._rows[row]} holds {self._starts[row]} tokens; {self._new[row]} more exceed "
+                f"row {rows[row]} holds {self._starts[row]} tokens; {self._new[row]} more exceed "
                 f"the cache's capacity of {cache.capacity}"
             )
-        self._n_tokens = n_tokens
-        uniform = self._all_rows and len({*zip(self._starts, self._new, strict=True)}) == 1
-        self._uniform = uniform and self._new[0] == n_tokens
+        first = rows[0] if rows else 0
+        neighbours = rows == list(range(first, first + n_rows))
+        # Rows that stand side by side are read where they are; others are gathered.
+        self._read: slice | Tensor = slice(first, first + n_rows) if neighbours else torch.tensor(rows, device=device)
+        full = all(new == n_tokens for new in self._new)
+        self._uniform = neighbours and full and len(set(self._starts)) == 1
         if self._uniform:
-            self._n_keys = ends[0]
+            self.n_keys = longest
+            self._write = slice(first, first + n_rows), slice(None), slice(self._starts[0], longest)
             self.attend = Attend(causal=True)
-            return torch.arange(self._starts[0], self._n_keys, device=device)[None]
-        self._n_keys = min(-(-max(ends, default=0) // _ROUND) * _ROUND, cache.capacity)
-        starts_B1 = torch.tensor(self._starts, device=device)[:, None]
-        real_BT = torch.arange(n_tokens, device=device) < torch.tensor(self._new, device=device)[:, None]
-        positions_BT = starts_B1 + torch.arange(n_tokens, device=device)
+            return torch.arange(self._starts[0], longest, device=device)[None]
+        self.n_keys = min(-(-longest // _ROUND) * _ROUND, cache.capacity)
+        return self._plan_ragged(n_tokens, full, device)
+
+    def _plan_ragged(self, n_tokens: int, full: bool, device: torch.device) -> Tensor:
+        # Indices are made on the host, where the lengths are: the device is told, never asked.
+        starts_B1, new_B1 = torch.tensor(self._starts)[:, None], torch.tensor(self._new)[:, None]
+        places_1T = torch.arange(n_tokens)[None]
         # Padding stands at the row's last place: it is computed like any token, written nowhere and read by no one.
-        positions_BT = positions_BT.clamp(max=cache.capacity - 1)
-        self._real_BT = real_BT
-        self._rows_B = torch.tensor(self._rows, device=device)
-        self._row_of_new = self._rows_B[:, None].expand(-1, n_tokens)[real_BT]
-        self._place_of_new = positions_BT[real_BT]
-        self.attend = Attend(causal=True, query_positions_BT=positions_BT)
+        positions_BT = (starts_B1 + places_1T).minimum((starts_B1 + new_B1 - 1).clamp(min=0))
+        row, place = (places_1T < new_B1).nonzero(as_tuple=True)
+        cache_row = torch.tensor(self._rows, dtype=torch.long)[row]
+        self._write = cache_row.to(device), slice(None), positions_BT[row, place].to(device)
+        self._real = None if full else (row.to(device), place.to(device))
+        positions_BT = positions_BT.to(device)
+        self.attend = Attend(causal=True, query_positions_BT=positions_BT, never_empty=True)
         return positions_BT
 
     def extend(self, layer: int, key_BGTD: Tensor, value_BGTD: Tensor) -> tuple[Tensor, Tensor]:
         """Write a layer's new keys and values; returns all that the rows hold, [B, G, S, D] each."""
-        return self._write(self.cache.keys[layer], key_BGTD), self._write(self.cache.values[layer], value_BGTD)
+        return self._extend(self.cache.keys[layer], key_BGTD), self._extend(self.cache.values[layer], value_BGTD)
 
-    def _write(self, held: Tensor, new_BGTD: Tensor) -> Tensor:
+    def _extend(self, held: Tensor, new_BGTD: Tensor) -> Tensor:
         if self._uniform:
-            held[:, :, self._n_keys - self._n_tokens : self._n_keys] = new_BGTD
-            return held[:, :, : self._n_keys]
-        held[self._row_of_new, :, self._place_of_new] = new_BGTD.transpose(1, 2)[self._real_BT].to(held.dtype)
-        window = held[:, :, : self._n_keys]
-        return window if self._all_rows else window.index_select(0, self._rows_B)
+            held[self._write] = new_BGTD
+        else:
+            new_BTGD = new_BGTD.transpose(1, 2)
+            new_NGD = new_BTGD.flatten(0, 1) if self._real is None else new_BTGD[self._real]
+            held[self._write] = new_NGD.to(held.dtype)
+        seen = held[:, :, : self.n_keys]
+        return seen[self._read] if isinstance(self._read, slice) else seen.index_select(0, self._read)
 
     def commit(self) -> None:
         """The forward pass is done: the rows now hold the new tokens."""
