@@ -37,7 +37,8 @@ class Runtime:
     def describe(self) -> str:
         """One line for the user: device, number format, threads."""
         name = str(self.dtype).removeprefix("torch.")
-        threads = f", {self.threads} threads" if self.device.type == "cpu" else ""
+        plural = "" if self.threads == 1 else "s"
+        threads = f", {self.threads} thread{plural}" if self.device.type == "cpu" else ""
         return f"{self.device}, {name}{threads}"
 
 
