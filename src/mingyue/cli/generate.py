@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from mingyue.cli.options import COMMAND_LINE, takes
-from mingyue.cli.screen import show, stderr, table, visible, write, write_json
-from mingyue.cli.texts import Given, collect, unescape, without_last_line_end
+from mingyue.cli.screen import write, write_json
+from mingyue.cli.texts import collect, unescape, without_last_line_end
 from mingyue.config import GenerateSettings
 
 if TYPE_CHECKING:
-    from mingyue.api import Generation
+    pass
 
 _HERE = "A run folder, or a model folder."
 _PROMPT = "Text to go on from; repeat it for several; `-` reads standard input. None = the start of a text."

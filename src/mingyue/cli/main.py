@@ -98,8 +98,10 @@ def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _restore(value: object) -> object:
-    if isinstance(value, list | tuple):
-        return type(value)(_restore(item) for item in value)
+    if isinstance(value, list):
+        return [_restore(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(_restore(item) for item in value)
     return "-" if value == _STANDARD_INPUT else value
 
 

@@ -67,7 +67,8 @@ def _checked(text: str) -> str:
 def unescape(text: str) -> str:
     r"""`\n`, `\t`, `\r` and `\\` as the characters they stand for: not every shell can type a line end."""
     marks = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
-    parts, rest = [], text
+    parts: list[str] = []
+    rest = text
     while (cut := rest.find("\\")) >= 0 and cut + 1 < len(rest):
         mark = rest[cut + 1]
         parts.append(rest[:cut] + marks.get(mark, "\\" + mark))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from mingyue.cli.options import takes, train_settings
 from mingyue.config import TrainSettings
+from mingyue.errors import SettingsError
 
 _SOURCES = "Files, folders, globs, `-` for standard input, a known corpus by name, or hf://owner/name."
 _CONFIG = "A file of settings, such as the run.toml of a run; the options given beside it win."
@@ -17,11 +18,24 @@ _CONFIG = "A file of settings, such as the run.toml of a run; the options given 
 def train(
     *sources: Annotated[str, Parameter(help=_SOURCES)],
     config: Annotated[str | None, Parameter(help=_CONFIG)] = None,
-    **given: object,
+    **given: Any,  # noqa: ANN401  (values of TrainSettings, checked there)
 ) -> int:
     """Train a model on text: files, folders, standard input, or a known corpus.
 
     mingyue train poems.txt --out runs/poems --minutes 10
+
+    Ctrl-C saves and stops; `mingyue resume` goes on.
     """
-    _ = train_settings(config, sources, given)
-    return 0
+    settings = train_settings(config, sources, given)
+    if not settings.data.sources:
+        raise SettingsError(
+            "there is nothing to train on",
+            advice="Name a text file: mingyue train poems.txt. Without one at hand: mingyue train python-docs.",
+        )
+    from mingyue import api
+    from mingyue.cli.progress import RunScreen
+    from mingyue.cli.verdict import show_result
+
+    with RunScreen() as screen:
+        result = api.train(settings, observer=screen)
+    return show_result(result)

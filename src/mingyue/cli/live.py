@@ -1,0 +1,113 @@
+"""One live line on a terminal, plain lines anywhere else, and never an error because the screen went away."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from mingyue.cli.screen import stderr
+
+_LIVE_EVERY = 0.5
+"""Seconds between two drawings: often enough to look alive, too seldom to cost a share of two cores."""
+_PLAIN_EVERY = 30.0
+"""Seconds of silence after which a plain line says that work goes on."""
+
+
+class Live:
+    """A bar below printed lines. Use it as a context manager, so that the bar is taken away whatever happens.
+
+    The screen is only a witness: when it goes away (a closed pipe, a terminal that hung up), work goes on without it.
+    """
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console = console
+        self._clock = clock
+        self._terminal = console.is_terminal
+        self._gone = False
+        self._bar: Bar | None = None
+        self._drawn = float("-inf")
+        self._said = clock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, what: str, done: float, total: float | None, numbers: str = "", *, plain: str) -> None:
+        """Move the bar (`total` None = not known). Off a terminal: print `plain` if all was silent for long."""
+        now = self._clock()
+        if not self._terminal:
+            if now - self._said >= _PLAIN_EVERY:
+                self.say(plain)
+            return
+        finished = total is not None and done >= total
+        if now - self._drawn < _LIVE_EVERY and not finished:
+            return
+        self._drawn = now
+        self._try(lambda: self._draw(what, done, total, numbers))
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print a line above the bar."""
+        self._said = self._clock()
+        self._try(lambda: self.console.print(Text(text, style=style)))
+
+    def clear(self) -> None:
+        """Take the bar away."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            self._try(bar.stop)
+
+    def _draw(self, what: str, done: float, total: float | None, numbers: str) -> None:
+        if self._bar is None:
+            # No thread of its own: it would compete with training for the cores.
+            columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[numbers]}"))
+            self._bar = Bar(*columns, console=self.console, auto_refresh=False, transient=True)
+            self._bar.add_task(what, total=total, numbers=numbers)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], description=what, completed=done, total=total, numbers=numbers)
+        self._bar.refresh()
+
+    def _try(self, action: Callable[[], object]) -> None:
+        if self._gone:
+            return
+        try:
+            action()
+        except (OSError, SystemExit):  # rich leaves with SystemExit where a pipe is closed
+            self._gone = True
+            with contextlib.suppress(OSError, SystemExit):
+                self.clear()
+
+
+class Stages(Live):
+    """Long work in named stages, for `progress=` of the data functions; on stderr, so that results stay apart."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__(stderr() if console is None else console)
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """`done` of `total` units of `stage` are finished; `total` 0 = not known."""
+        show_stage(self, stage, done, total)
+
+
+def show_stage(live: Live, stage: str, done: int, total: int) -> None:
+    """Draw a stage of data work: its share, or its count where the total is not known."""
+    share = f"{done / total:.0%}" if total else f"{done:,}"
+    live.show(stage, done, total or None, share, plain=f"{stage}: {share}")
+
+
+def duration(seconds: float) -> str:
+    """A time for people: `42 s`, `3 min 05 s`, `2 h 07 min`."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,94 @@
+"""A training run on the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from mingyue.cli.live import Live, duration, show_stage
+from mingyue.cli.screen import stdout, visible
+from mingyue.training import EvaluationReport, Observer, Plan, StepReport, TrainResult
+
+_SAMPLE_LINES = 8
+_SMOOTHING = 0.95
+
+
+class RunScreen(Observer):
+    """Shows a run: a live bar (rate, time left, losses) and a line for each evaluation. Use it as a context manager."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._live = Live(stdout(), clock=clock)
+        self._smooth: float | None = None
+        self._sum, self._count = 0.0, 0
+        self._held_out: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.clear()
+
+    def on_progress(self, stage: str, done: int, total: int) -> None:
+        """Work before the first step: reading, vocabulary, encoding, fetching (`total` 0 = not known)."""
+        show_stage(self._live, stage, done, total)
+
+    def on_plan(self, plan: Plan) -> None:
+        """Nothing: the bar follows the plan by itself."""
+
+    def on_step(self, report: StepReport) -> None:
+        """Move the bar. It counts time, not steps: a budget in minutes changes the number of steps on the way."""
+        self._sum, self._count = self._sum + report.loss, self._count + 1
+        smooth = report.loss if self._smooth is None else self._smooth
+        self._smooth = _SMOOTHING * smooth + (1 - _SMOOTHING) * report.loss
+        what = f"step {report.step:,}/{report.total_steps:,}"
+        numbers = self._numbers(report)
+        end = report.seconds + max(report.seconds_left, 0.0)
+        self._live.show(what, report.seconds, end, numbers, plain=f"{what}  {numbers}")
+
+    def on_evaluate(self, report: EvaluationReport) -> None:
+        """A line for each evaluation."""
+        result = report.evaluation
+        self._held_out = result.loss
+        parts = ["final" if report.final else f"step {report.step:,}"]
+        if self._count and not report.final:
+            parts.append(f"train {self._sum / self._count:.4f}")
+        parts += [
+            f"held out {result.loss:.4f} nats/token",
+            f"{result.bits_per_byte:.4f} bits/byte",
+            f"perplexity {result.perplexity:,.2f}",
+            duration(report.seconds),
+        ]
+        if report.best and not report.final:
+            parts.append("best")
+        self._sum, self._count = 0.0, 0
+        self._live.say("  ".join(parts))
+
+    def on_sample(self, step: int, text: str) -> None:
+        """What the model writes at this point, a few lines of it."""
+        lines = visible(text).strip("\n").split("\n")
+        self._live.say(f"sample at step {step:,}:")
+        for line in lines[:_SAMPLE_LINES] + (["…"] if len(lines) > _SAMPLE_LINES else []):
+            self._live.say(f"    {line}", style="dim")
+
+    def on_checkpoint(self, path: Path, step: int, best: bool) -> None:
+        """Nothing: checkpoints are made all the time, and the end says where they are."""
+
+    def on_note(self, text: str) -> None:
+        """A sentence."""
+        self._live.say(text)
+
+    def on_end(self, result: TrainResult) -> None:
+        """Take the bar away; what the run came to is printed by the verb."""
+        self._live.clear()
+
+    def _numbers(self, report: StepReport) -> str:
+        parts = [f"loss {self._smooth:.4f}"]
+        if self._held_out is not None:
+            parts.append(f"held out {self._held_out:.4f}")
+        parts.append(f"{report.tokens_per_second:,.0f} tokens/s")
+        if report.share_of_peak is not None:
+            parts.append(f"{report.share_of_peak:.0%} of peak")
+        parts.append(f"{duration(report.seconds_left)} left")
+        return "  ".join(parts)
