@@ -109,7 +109,7 @@ def test_flat_names_find_their_group():
         TrainSettings.from_flat(minuts=3)
     with pytest.raises(SettingsError, match="there is no setting 'model'"):
         TrainSettings.from_flat(model={"depth": 3})
-    with pytest.raises(SettingsError, match="the command line: run.seed = -1"):
+    with pytest.raises(SettingsError, match=r"the command line: run.seed = -1"):
         settings.with_flat(source="the command line", seed=-1)
 
 
