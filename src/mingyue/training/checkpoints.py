@@ -38,6 +38,10 @@ _MODEL, _OPTIMISER, _STATE = "model.safetensors", "optimiser.safetensors", "stat
 _PREFIX = "step-"
 
 
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint is not what was written."""
+
+
 @dataclass
 class Checkpoint:
     """One checkpoint in memory."""
@@ -96,10 +100,10 @@ class Checkpoints:
         for name, expected in state["checksums"].items():
             path = folder / name
             if not path.is_file():
-                raise CheckpointError(f"{path} is missing")
+                raise DamagedCheckpointError(f"{path} is missing")
             found = sha256_of(path)
             if found != expected:
-                raise CheckpointError(
+                raise DamagedCheckpointError(
                     f"{path} is damaged: its SHA-256 is {found[:12]}…, {_STATE} says {expected[:12]}…",
                     advice="Copy it again, or go on from an earlier checkpoint.",
                 )
@@ -108,13 +112,13 @@ class Checkpoints:
     def load_latest(self) -> tuple[Checkpoint, list[str]]:
         """The latest sound checkpoint, and a sentence about each damaged one that was set aside.
 
-        Raises `CheckpointError` when none is sound.
+        Raises `CheckpointError` when none is sound, or when the latest is of a version that this program does not know.
         """
         notes: list[str] = []
         for step in reversed(self.steps()):
             try:
                 return self.load(step), notes
-            except CheckpointError as error:
+            except DamagedCheckpointError as error:
                 folder = self.path(step)
                 aside = free_name(self.folder / f"damaged-{folder.name}")
                 folder.rename(aside)
@@ -142,7 +146,7 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
     save_file(_plain(checkpoint.optimiser), folder / _OPTIMISER)
     for name in (_MODEL, _OPTIMISER):
         sync_file(folder / name)
-    state = {
+    state: dict[str, Any] = {
         "format": FORMAT,
         "checksums": {name: sha256_of(folder / name) for name in (_MODEL, _OPTIMISER)},
         "run": checkpoint.state,
@@ -170,14 +174,14 @@ def _read_state(folder: Path) -> dict[str, Any]:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+        raise DamagedCheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int):
-        raise CheckpointError(f"{path} is not the state of a checkpoint")
+        raise DamagedCheckpointError(f"{path} is not the state of a checkpoint")
     if state["format"] > FORMAT:
         raise CheckpointError(
             f"{path} is of format version {state['format']}; this program knows versions up to {FORMAT}",
             advice="Install a newer mingyue.",
         )
     if state.get("checksum") != _checksum(state):
-        raise CheckpointError(f"{path} is damaged: its checksum does not fit its content")
+        raise DamagedCheckpointError(f"{path} is damaged: its checksum does not fit its content")
     return state

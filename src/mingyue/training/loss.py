@@ -10,40 +10,17 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mingyue.data import IGNORE, Batch
 from mingyue.models import DecoderOnly
 from mingyue.nn import Attend
 from mingyue.runtime import Runtime
 
-IGNORE = -100
-"""A target that has no loss (the first token of a document; padding)."""
-
 _CHUNKED_VOCABULARY = 2048  # below it one pass is as fast; above it the logits no longer fit the caches
-
-
-class Batch(Protocol):
-    """What a step reads: token ids, the ids that follow them, and how many of those count."""
-
-    @property
-    def inputs_BT(self) -> Tensor:  # noqa: N802
-        """Token ids, int64."""
-
-    @property
-    def targets_BT(self) -> Tensor:  # noqa: N802
-        """The next ids; `IGNORE` where there is no loss."""
-
-    @property
-    def documents_BT(self) -> Tensor | None:  # noqa: N802
-        """Document of each token where attention must not cross documents, else None."""
-
-    @property
-    def tokens(self) -> int:
-        """Targets that count."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +42,16 @@ def batch_loss(model: DecoderOnly, batch: Batch, *, device: torch.device, label_
     inputs_BT = batch.inputs_BT.to(device, non_blocking=True)
     targets_N = batch.targets_BT.to(device, non_blocking=True).reshape(-1)
     x_NM = model.hidden(inputs_BT, attend=attend_of(batch, device)).flatten(0, 1)
-    weight_VM = model.embedding.weight if model.config.tied_output else model.output.weight
+    weight_VM = _output_weight(model)
     if _in_pieces(x_NM, weight_VM, label_smoothing):
         return _loss_in_pieces(x_NM, weight_VM, targets_N)
     return loss_of_logits(model.output(x_NM), targets_N, label_smoothing=label_smoothing)
+
+
+def _output_weight(model: DecoderOnly) -> Tensor:
+    if isinstance(model.output, nn.Linear):
+        return model.output.weight
+    return model.embedding.weight
 
 
 def attend_of(batch: Batch, device: torch.device) -> Attend | None:

@@ -19,14 +19,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mingyue.config import ModelConfig, OptimiserSettings
+from mingyue.config import ModelConfig, OptimiserSettings, TrainSettings
 from mingyue.errors import CheckpointError
 from mingyue.models import DecoderOnly
 from mingyue.training.muon import Matrix, Muon
 from mingyue.training.names import clean_name
+from mingyue.training.schedules import paper_peak
 
 GroupName = Literal["matrices", "output", "embeddings", "vectors"]
 _DECAYED: tuple[GroupName, ...] = ("matrices", "output")
+_MUON, _BESIDE_MUON, _ALONE = 0.02, 0.006, 0.003  # peak rates, AdamW's at a width of 128
 _FUSED = ("cpu", "cuda", "mps")
 _ADAMW_STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -39,15 +41,19 @@ class Rates:
     muon: float
 
 
-def default_rates(settings: OptimiserSettings, config: ModelConfig) -> Rates:
+def peak_rates(settings: TrainSettings, config: ModelConfig, warmup: int) -> Rates:
     """The rates of `settings`; where none is given, one that suits the width.
 
     Adam's best rate falls with the root of the width (the rule of nanochat's depth dial); Muon's does not depend on it
-    (Jordan et al. 2024).
+    (Jordan et al. 2024). With the paper's schedule Adam's peak follows from width and warm-up.
     """
-    narrow = (128 / config.d_model) ** 0.5
-    adamw = (0.006 if settings.optimiser == "muon" else 0.003) * narrow
-    return Rates(settings.learning_rate or adamw, settings.muon_learning_rate or 0.02)
+    optimiser = settings.optimiser
+    adamw = optimiser.learning_rate
+    if adamw is None and settings.schedule.schedule == "paper":
+        adamw = paper_peak(config.d_model, warmup)
+    if adamw is None:
+        adamw = (_BESIDE_MUON if optimiser.optimiser == "muon" else _ALONE) * (128 / config.d_model) ** 0.5
+    return Rates(adamw, optimiser.muon_learning_rate or _MUON)
 
 
 def group_of(name: str, weight: Tensor) -> GroupName:
@@ -126,7 +132,7 @@ class Optimisers:
             weight.grad = None
 
     def named_state(self) -> dict[str, Tensor]:
-        """Everything that the next step depends on, as tensors by weight: `adamw.<weight>.exp_avg`, `muon.<weight>.momentum`…
+        """Everything that the next step depends on, as tensors by weight: `adamw.<weight>.exp_avg` and the like.
 
         Empty for AdamW before its first step.
         """

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-_REMEMBERED = 4096
+_TRUSTED = 8  # steps from which the measured ones are believed
 _SAVING_EVERY = 60.0  # seconds between checkpoints that come by the clock
 
 
@@ -44,24 +44,28 @@ class Pace:
     """Samples after an evaluation, spread over all evaluations."""
     ending: float = 0.0
     """What the caller does between the end of training and the end of the program."""
-    _steps: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _steps: array[float] = field(default_factory=lambda: array("d"))
+    _later_sum: float = 0.0
+    _later_start: int = 0
 
     def add_step(self, seconds: float) -> None:
         """Note the duration of a step."""
         self._steps.append(seconds)
+        self._later_sum += seconds
+        while self._later_start < len(self._steps) // 2:
+            self._later_sum -= self._steps[self._later_start]
+            self._later_start += 1
 
     @property
     def step_seconds(self) -> float:
-        """Duration of a step: the mean of the later half of those remembered.
+        """Duration of a step: the mean of the later half of all steps.
 
         The first steps are slow (caches, allocations), and what is wanted is a sum, so it is a mean over many and not
         a median.
         """
-        n_steps = len(self._steps)
-        if n_steps < 4:
-            return self.first_guess or (sum(self._steps) / n_steps if n_steps else 0.0)
-        later = list(self._steps)[n_steps // 2 :]
-        return sum(later) / len(later)
+        if len(self._steps) < _TRUSTED and self.first_guess:
+            return self.first_guess
+        return self._later_sum / max(1, len(self._steps) - self._later_start)
 
     @property
     def reserve(self) -> float:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mingyue.config import TrainSettings
+from mingyue.data import Batch
 from mingyue.errors import TrainingError
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
 from mingyue.runtime import Runtime, derive_seed
-from mingyue.training.loss import Batch, attend_of, batch_loss
+from mingyue.training.loss import attend_of, batch_loss
 from mingyue.training.optimisers import Optimisers
 
 _SMALLEST_SCALE = 2.0**-14
@@ -60,6 +62,19 @@ class Stepper:
         self.scaler = scaler
         self._drops = model.config.dropout > 0 or model.config.attention_dropout > 0
 
+    @classmethod
+    def of(cls, model: DecoderOnly, optimisers: Optimisers, runtime: Runtime, settings: TrainSettings) -> Stepper:
+        """A stepper as the settings ask for it; with a loss scaler in fp16, whose gradients would vanish without."""
+        return cls(
+            model,
+            optimisers,
+            runtime,
+            seed=settings.run.seed,
+            clip=settings.optimiser.clip,
+            label_smoothing=settings.optimiser.label_smoothing,
+            scaler=torch.amp.GradScaler(runtime.device.type) if runtime.dtype is torch.float16 else None,
+        )
+
     def step(self, step: int, micro_batches: Sequence[Batch], multiplier: float) -> StepResult:
         """Take step number `step` (from 0) at `multiplier` times the peak rates.
 
@@ -90,13 +105,17 @@ class Stepper:
         for micro, batch in enumerate(micro_batches):
             self._seed(step, micro)
             with self.runtime.autocast():
-                loss = batch_loss(
-                    self.model, batch, device=self.runtime.device, label_smoothing=self.label_smoothing
-                )
+                loss = batch_loss(self.model, batch, device=self.runtime.device, label_smoothing=self.label_smoothing)
             objective = loss.objective / max(1, tokens)
             (objective if self.scaler is None else self.scaler.scale(objective)).backward()
             sums.append(loss.nats)
         return torch.stack(sums).sum(), tokens
+
+    def rehearse(self, micro_batches: Sequence[Batch]) -> None:
+        """Do the work of a step without the step: for measuring time. Nothing is left of it."""
+        nats, _ = self.backward(0, micro_batches)
+        nats.item()  # waits for the device
+        self.optimisers.zero_grad()
 
     def _seed(self, step: int, micro: int) -> None:
         if self._drops:

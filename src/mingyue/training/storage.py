@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,29 +60,29 @@ def free_name(path: Path) -> Path:
 
 
 @contextmanager
-def disk_errors(what: str, path: Path) -> Iterator[None]:
+def disk_errors(what: str, path: Path) -> Generator[None]:
     """Turn what the system says about a failed write of `what` into a `CheckpointError` that says disk, and where."""
     try:
         yield
     except OSError as error:
-        raise CheckpointError(*_explain(what, path, error)) from error
+        raise _explain(what, path, error) from error
     except SafetensorError as error:
         # safetensors writes from Rust: the system's error number is only in the text of its own error.
         found = re.search(r"os error (\d+)", str(error))
         if found is None:
             raise
         number = int(found[1])
-        raise CheckpointError(*_explain(what, path, OSError(number, os.strerror(number)))) from error
+        raise _explain(what, path, OSError(number, os.strerror(number))) from error
 
 
-def _explain(what: str, path: Path, error: OSError) -> tuple[str, str]:
+def _explain(what: str, path: Path, error: OSError) -> CheckpointError:
     if error.errno in (errno.EDQUOT, errno.EFBIG):  # a quota is a full disk to the one who meets it
         error = OSError(errno.ENOSPC, error.strerror)
     message, advice = explain_os_error(what, path, error)
     if error.errno == errno.ENOSPC:
         message += f" ({_free(path)} free)"
         advice = "Make room, then `mingyue resume` goes on: what was saved before is whole and loads."
-    return message, advice
+    return CheckpointError(message, advice=advice)
 
 
 def _free(path: Path) -> str:

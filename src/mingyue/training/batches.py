@@ -1,0 +1,113 @@
+"""Where a run's batches come from: a prepared text, cut into steps and micro-batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from mingyue.data import Batch, SampleOrder, TokenCorpus, TokenView, batch_at, heldout_batches
+from mingyue.training.plan import Sizes
+
+_READ = 1 << 22  # tokens looked at together
+
+
+class BatchSource(Protocol):
+    """What training asks of its data. Every answer is a pure function of the question."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """Lengths that a plan is made of."""
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes of the held-out text for each of its targets."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a resumed run: a JSON object."""
+
+    def step(self, step: int) -> Sequence[Batch]:
+        """The micro-batches of a step, counted from 0."""
+
+    def held_out(self, tokens: int | None) -> Iterator[Batch]:
+        """Held-out text: all of it, or about so many targets spread evenly over it, always the same."""
+
+
+class CorpusBatches:
+    """Batches of a `TokenCorpus`.
+
+    `rows` windows make a step, `micro_rows` of them at most a micro-batch; `micro_rows` is lowered to a divisor of
+    `rows`, so that all micro-batches are alike. `documents`: attention stays within documents.
+    """
+
+    def __init__(
+        self,
+        corpus: TokenCorpus,
+        *,
+        context: int,
+        rows: int,
+        micro_rows: int,
+        seed: int,
+        documents: bool = False,
+    ) -> None:
+        self.corpus = corpus
+        self.context = context
+        self.rows = rows
+        self.micro_rows = next(size for size in range(min(rows, micro_rows), 0, -1) if rows % size == 0)
+        self.documents = documents
+        self.order = SampleOrder(len(corpus.train), context, seed)
+        self.heldout_targets = _targets(corpus.held_out)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Lengths that a plan is made of."""
+        return Sizes(self.order.windows, self.rows, self.rows * self.context, self.heldout_targets)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes of the held-out text for each of its targets; not a number without held-out text."""
+        return self.corpus.held_out_bytes / self.heldout_targets if self.heldout_targets else math.nan
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a resumed run."""
+        return {
+            "tokenizer": self.corpus.fingerprint,
+            "train_tokens": len(self.corpus.train),
+            "heldout_tokens": len(self.corpus.held_out),
+            "context": self.context,
+            "rows": self.rows,
+        }
+
+    def step(self, step: int) -> list[Batch]:
+        """The micro-batches of a step, counted from 0."""
+        n_micro = self.rows // self.micro_rows
+        return [
+            batch_at(
+                self.corpus,
+                self.order,
+                step,
+                micro,
+                rows=self.micro_rows,
+                micro_batches=n_micro,
+                documents=self.documents,
+            )
+            for micro in range(n_micro)
+        ]
+
+    def held_out(self, tokens: int | None) -> Iterator[Batch]:
+        """Held-out windows of the context's length, without carried context."""
+        return iter(
+            heldout_batches(self.corpus.held_out, self.context, self.micro_rows, documents=self.documents, limit=tokens)
+        )
+
+
+def _targets(view: TokenView) -> int:
+    """Targets that have a loss: all but the first token, and but those that begin a document."""
+    counted = 0
+    for start in range(1, len(view), _READ):
+        counted += int(np.count_nonzero(view.read(start, min(start + _READ, len(view))) != view.bos_id))
+    return counted

@@ -1,0 +1,110 @@
+"""What happened in a run: metrics.jsonl, one JSON object a line, and TensorBoard beside it if asked.
+
+Every line has `event`, `step` (steps taken), `tokens` (targets seen in training) and `seconds` (since the program
+started, without the time between stop and resume). Further keys by event:
+
+    plan       the plan, whenever it is made or fixed
+    train      train_loss (nats per token, mean since the last such line), learning_rate, muon_learning_rate,
+               gradient_norm, tokens_per_second (of the steps alone), share_of_peak
+    evaluate   heldout_loss (nats per token), heldout_tokens, bits_per_byte, evaluation_seconds, best
+    sample     text
+    resume     from_step, changes
+    end        reason, and the keys of evaluate for the final evaluation
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from mingyue.errors import MissingExtraError
+from mingyue.files import write_bytes_atomically
+from mingyue.training.storage import disk_errors
+
+
+class MetricsLog:
+    """Appends to metrics.jsonl; a line is in the file as soon as it is written."""
+
+    def __init__(self, path: Path, *, board: Board | None = None) -> None:
+        self.path = path
+        self._board = board
+        self._file: TextIO | None = None
+
+    def cut(self, size: int) -> int:
+        """Drop what stands after the first `size` bytes (or the last whole line before that); returns lines dropped.
+
+        That is how a resume forgets what came after its checkpoint. The file is rewritten whole.
+        """
+        self.close()
+        content = self.path.read_bytes() if self.path.is_file() else b""
+        kept = content[:size]
+        kept = kept[: kept.rfind(b"\n") + 1]
+        if kept != content:
+            with disk_errors("the log", self.path):
+                write_bytes_atomically(self.path, kept)
+        return content[len(kept) :].count(b"\n")
+
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    def write(self, event: str, *, step: int, tokens: int, seconds: float, **values: object) -> None:
+        """Append one event. Numbers that JSON cannot hold (infinite, not a number) become null."""
+        line: dict[str, object] = {"event": event, "step": step, "tokens": tokens, "seconds": round(seconds, 3)}
+        line |= {key: _sayable(value) for key, value in values.items()}
+        with disk_errors("the log", self.path):
+            if self._file is None:
+                self._file = self.path.open("a", encoding="utf-8", newline="\n")
+            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._file.flush()
+        if self._board is not None:
+            self._board.write(event, step, values)
+
+    def close(self) -> None:
+        """Close the files; the next `write` opens them again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._board is not None:
+            self._board.flush()
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The events of a metrics.jsonl, in order; a last line that a kill cut short is left out."""
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    return [json.loads(line) for line in lines[:-1] if line.strip()]
+
+
+class Board:
+    """TensorBoard scalars and texts, under `<event>/<key>`. Raises `MissingExtraError` if it is not installed."""
+
+    def __init__(self, folder: Path, *, from_step: int = 0) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError(
+                "--tensorboard needs the tensorboard package, which is not installed",
+                advice="pip install 'mingyue[track]'",
+            ) from error
+        self._writer = SummaryWriter(str(folder), purge_step=from_step + 1 if from_step else None)
+
+    def write(self, event: str, step: int, values: Mapping[str, object]) -> None:
+        """Add an event's numbers and texts."""
+        for key, value in values.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self._writer.add_scalar(f"{event}/{key}", value, step)
+            elif isinstance(value, str):
+                self._writer.add_text(f"{event}/{key}", value, step)
+
+    def flush(self) -> None:
+        """Push events to the disk."""
+        self._writer.flush()
+
+
+def _sayable(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

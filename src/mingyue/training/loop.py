@@ -1,0 +1,273 @@
+"""The loop: plan, step, log, evaluate, save, until the plan is done or someone asks to stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mingyue.config import TrainSettings
+from mingyue.errors import TrainingError
+from mingyue.models import DecoderOnly
+from mingyue.runtime import Runtime
+from mingyue.training.batches import BatchSource
+from mingyue.training.checkpoints import Checkpoint, DamagedCheckpointError
+from mingyue.training.loss import Evaluation, evaluate
+from mingyue.training.names import clean_state, load_clean_state
+from mingyue.training.observer import EvaluationReport, StepReport
+from mingyue.training.plan import Plan
+from mingyue.training.run_folder import RunFolder
+from mingyue.training.signals import StopRequests
+from mingyue.training.start import Caller, Run, describe_runtime, start
+from mingyue.training.state import versions
+from mingyue.training.step import StepResult
+
+_SECONDS_BETWEEN_CHECKPOINTS = 60.0
+_EVALUATIONS_BETWEEN_SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended. The model holds the weights of `weights_step`."""
+
+    reason: Literal["finished", "patience", "stopped"]
+    """finished: the plan is done; patience: no better evaluation for long; stopped: on request, and saved."""
+    step: int
+    """Steps taken."""
+    weights_step: int
+    """The step whose weights the model now holds: the best evaluated one; when stopped, the last."""
+    evaluation: Evaluation | None
+    """Of those weights, on all held-out text; when stopped, the latest evaluation; None without held-out text."""
+    plan: Plan
+    """The plan as it was at the end."""
+    tokens: int
+    """Targets seen in training."""
+    seconds: float
+    """Time of the run, without the time between stop and resume."""
+
+
+def train(
+    model: DecoderOnly,
+    batches: BatchSource,
+    settings: TrainSettings,
+    *,
+    folder: RunFolder,
+    runtime: Runtime,
+    caller: Caller | None = None,
+    resume: bool = False,
+    stop: StopRequests | None = None,
+) -> TrainResult:
+    """Train until the plan is done, patience ends, or a stop is asked for (Ctrl-C, SIGTERM): saved in each case.
+
+    `folder` is locked by the caller. With `resume` the run goes on from its latest checkpoint, and a run stopped
+    anywhere and resumed equals one never stopped, bit for bit on a CPU with the same threads.
+
+    Raises `TrainingError` when the loss or the gradient is not finite, `CheckpointError` when saving or loading fails,
+    `SettingsError` for a changed setting that a resume refuses. What was saved before is whole in every case.
+    """
+    with stop or StopRequests() as requests:
+        run = start(model, batches, settings, folder=folder, runtime=runtime, caller=caller or Caller(), resume=resume)
+        try:
+            loop = _Loop(run, requests)
+            result = loop.finish(loop.run())
+        except TrainingError as error:
+            run.write("end", reason="failed", error=error.message)
+            raise
+        finally:
+            run.log.close()
+    run.caller.observer.on_end(result)
+    return result
+
+
+class _Loop:
+    def __init__(self, run: Run, stop: StopRequests) -> None:
+        self._run = run
+        self._state = run.state
+        self._clock = run.caller.clock
+        self._observer = run.caller.observer
+        self._stop = stop
+        self._has_heldout = run.batches.sizes.heldout_tokens > 0
+        self._latest: Evaluation | None = None
+        self._saved_step: int | None = run.state.step or None
+        self._saved_at = self._clock.seconds()
+
+    def run(self) -> Literal["finished", "patience", "stopped"]:
+        while True:
+            self._follow_plan()
+            step, plan = self._state.step, self._run.plan
+            if step >= plan.total_steps:
+                return "finished"
+            if self._out_of_patience():
+                return "patience"
+            if self._stop.requested:
+                return "stopped"
+            self._step(step)
+            if plan.evaluates_after(step) and self._has_heldout:
+                self._evaluate()
+            if self._checkpoint_is_due():
+                self._save()
+
+    def finish(self, reason: Literal["finished", "patience", "stopped"]) -> TrainResult:
+        run, state = self._run, self._state
+        judged = reason != "stopped" and self._has_heldout
+        if judged and state.evaluated_step != state.step:
+            self._evaluate()
+        if self._saved_step != state.step:
+            self._save()
+        weights_step, evaluation = state.step, self._latest
+        if judged:
+            weights_step = self._take_best()
+            if evaluation is None or run.plan.evaluate_tokens is not None or weights_step != state.step:
+                evaluation = self._measure(None)
+            self._observer.on_evaluate(
+                EvaluationReport(weights_step, self._clock.seconds(), evaluation, best=True, final=True)
+            )
+        run.write("end", reason=reason, weights_step=weights_step, **_numbers(evaluation))
+        return TrainResult(reason, state.step, weights_step, evaluation, run.plan, state.tokens, self._clock.seconds())
+
+    # --- what happens in it -----------------------------------------------------------------------------------------
+
+    def _follow_plan(self) -> None:
+        """In a run of so many minutes: count the steps that fit, until the plan has to be fixed."""
+        plan = self._run.plan.follow(self._state.step, self._run.pace, self._clock.seconds())
+        if plan.fixed and not self._run.plan.fixed:
+            self._run.set_plan(plan)
+        self._run.plan = plan
+
+    def _step(self, step: int) -> None:
+        run = self._run
+        start = self._clock.seconds()
+        result = run.stepper.step(step, run.batches.step(step), run.plan.multiplier(step))
+        seconds = self._clock.seconds() - start
+        run.pace.add_step(seconds)
+        self._state.add(result, seconds)
+        if run.plan.logs_after(step):
+            self._log_steps(result)
+        self._observer.on_step(self._report(result))
+
+    def _evaluate(self) -> None:
+        run = self._run
+        evaluation = self._measure(run.plan.evaluate_tokens)
+        run.pace.evaluation = evaluation.seconds
+        if run.plan.evaluate_tokens is not None:
+            a_token = evaluation.seconds / evaluation.tokens
+            run.pace.final_evaluation = a_token * run.batches.sizes.heldout_tokens
+        best = self._state.judge(evaluation.loss)
+        self._latest = evaluation
+        run.write("evaluate", **_numbers(evaluation), evaluation_seconds=round(evaluation.seconds, 3), best=best)
+        self._observer.on_evaluate(EvaluationReport(self._state.step, self._clock.seconds(), evaluation, best))
+        self._sample()
+        if best:
+            self._save(best=True)
+
+    def _sample(self) -> None:
+        run = self._run
+        asked = run.settings.run.sample_every
+        every = _EVALUATIONS_BETWEEN_SAMPLES if asked is None else asked
+        if run.caller.sample is None or every == 0 or self._state.evaluations % every:
+            return
+        start = self._clock.seconds()
+        run.model.eval()
+        text = run.caller.sample()
+        run.model.train()
+        run.pace.sample = (self._clock.seconds() - start) / every
+        run.write("sample", text=text)
+        self._observer.on_sample(self._state.step, text)
+
+    def _save(self, *, best: bool = False) -> None:
+        run, state = self._run, self._state
+        start = self._clock.seconds()
+        state.seconds, state.log_bytes = start, run.log.size()
+        content = {
+            "counters": state.to_json(),
+            "pace": run.pace.to_json(),
+            "scaler": None if run.stepper.scaler is None else run.stepper.scaler.state_dict(),
+            "settings": run.settings.model_dump(mode="json"),
+            "data": run.batches.identity,
+            "runtime": describe_runtime(run.runtime),
+            "versions": versions(),
+        }
+        checkpoint = Checkpoint(state.step, clean_state(run.model), run.optimisers.named_state(), content)
+        path = run.checkpoints.save(checkpoint, best=state.best_step)
+        self._saved_step, self._saved_at = state.step, self._clock.seconds()
+        run.pace.save = self._saved_at - start
+        self._observer.on_checkpoint(path, state.step, best)
+
+    def _take_best(self) -> int:
+        """Put the best evaluated weights into the model; returns their step."""
+        best = self._state.best_step
+        if best is None or best == self._state.step:
+            return self._state.step
+        try:
+            load_clean_state(self._run.model, self._run.checkpoints.load(best).model)
+        except DamagedCheckpointError as error:
+            self._observer.on_note(f"{error.message}. The last weights are kept instead of the best.")
+            return self._state.step
+        return best
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def _measure(self, tokens: int | None) -> Evaluation:
+        run = self._run
+        batches = run.batches.held_out(tokens)
+        return evaluate(run.model, batches, run.runtime, bytes_per_token=run.batches.bytes_per_token)
+
+    def _out_of_patience(self) -> bool:
+        patience = self._run.settings.run.patience
+        return patience is not None and self._state.without_better >= patience
+
+    def _checkpoint_is_due(self) -> bool:
+        every = self._run.settings.run.checkpoint_every
+        if self._saved_step == self._state.step:
+            return False
+        if every is None:
+            return self._clock.seconds() - self._saved_at >= _SECONDS_BETWEEN_CHECKPOINTS
+        return self._state.step % every == 0
+
+    def _log_steps(self, result: StepResult) -> None:
+        run = self._run
+        loss, tokens_per_second = self._state.take_since_log()
+        multiplier = run.plan.multiplier(self._state.step - 1)
+        values: dict[str, Any] = {
+            "train_loss": loss,
+            "learning_rate": run.optimisers.rates.adamw * multiplier,
+            "gradient_norm": result.gradient_norm,
+            "tokens_per_second": round(tokens_per_second, 1),
+        }
+        if run.optimisers.muon is not None:
+            values["muon_learning_rate"] = run.optimisers.rates.muon * multiplier
+        share = self._share_of_peak(tokens_per_second)
+        if share is not None:
+            values["share_of_peak"] = round(share, 4)
+        run.write("train", **values)
+
+    def _report(self, result: StepResult) -> StepReport:
+        run, step = self._run, self._state.step
+        seconds = run.pace.step_seconds
+        tokens_per_second = run.batches.sizes.step_tokens / max(seconds, 1e-9)
+        return StepReport(
+            step=step,
+            total_steps=run.plan.total_steps,
+            loss=result.loss,
+            learning_rate=run.optimisers.rates.adamw * run.plan.multiplier(step - 1),
+            gradient_norm=result.gradient_norm,
+            tokens_per_second=tokens_per_second,
+            seconds=self._clock.seconds(),
+            seconds_left=run.pace.seconds_for(run.plan.total_steps - step, run.plan.evaluate_every),
+            share_of_peak=self._share_of_peak(tokens_per_second),
+        )
+
+    def _share_of_peak(self, tokens_per_second: float) -> float | None:
+        caller = self._run.caller
+        if caller.flops_per_token is None or not caller.peak_flops:
+            return None
+        return caller.flops_per_token * tokens_per_second / caller.peak_flops
+
+
+def _numbers(evaluation: Evaluation | None) -> dict[str, Any]:
+    if evaluation is None:
+        return {}
+    return {
+        "heldout_loss": evaluation.loss,
+        "heldout_tokens": evaluation.tokens,
+        "bits_per_byte": evaluation.bits_per_byte,
+    }

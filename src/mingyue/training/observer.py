@@ -1,0 +1,75 @@
+"""What a run tells while it runs. `api` and `cli` watch by subclassing `Observer`; training itself prints nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mingyue.training.loss import Evaluation
+from mingyue.training.plan import Plan
+
+if TYPE_CHECKING:
+    from mingyue.training.loop import TrainResult
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A step that was taken."""
+
+    step: int
+    """Steps taken so far, this one among them."""
+    total_steps: int
+    """As planned now; with a budget in minutes it follows the speed until it is fixed."""
+    loss: float
+    """Nats per token of this step, before its update."""
+    learning_rate: float
+    """Rate of AdamW."""
+    gradient_norm: float
+    """Global norm before clipping."""
+    tokens_per_second: float
+    """Of the latest steps, evaluations and the like left out."""
+    seconds: float
+    """Since the program started."""
+    seconds_left: float
+    """Until the end of the program, as far as can be told."""
+    share_of_peak: float | None
+    """Share of the machine's matrix-multiply peak that training uses, where both are known."""
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """An evaluation on held-out text."""
+
+    step: int
+    seconds: float
+    evaluation: Evaluation
+    best: bool
+    """It is the lowest so far."""
+    final: bool = False
+    """The one on all held-out text, with the weights that the run hands over."""
+
+
+class Observer:
+    """Every method may be overridden; none needs to be."""
+
+    def on_plan(self, plan: Plan) -> None:
+        """The plan was made, or fixed."""
+
+    def on_step(self, report: StepReport) -> None:
+        """A step was taken."""
+
+    def on_evaluate(self, report: EvaluationReport) -> None:
+        """The held-out loss was measured."""
+
+    def on_sample(self, step: int, text: str) -> None:
+        """The model wrote something."""
+
+    def on_checkpoint(self, path: Path, step: int, best: bool) -> None:
+        """A checkpoint is on the disk."""
+
+    def on_note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def on_end(self, result: TrainResult) -> None:
+        """The run ended, or was stopped and saved."""

@@ -1,0 +1,199 @@
+"""The folder of a run: everything that is needed to go on with it, or to start it again.
+
+run.toml        all settings; `mingyue train --config run.toml` replays it
+plan.json       the plan, from the moment it is made or fixed
+metrics.jsonl   what happened
+checkpoints/    where it can go on from
+data/           the text as token ids
+model/          the trained model, made to be used without the rest
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import IO, Any
+
+import tomli_w
+
+from mingyue.config import TrainSettings
+from mingyue.errors import CheckpointError, SettingsError
+from mingyue.files import write_text_atomically
+from mingyue.training.storage import disk_errors, free_name
+
+_SETTINGS, _LOCK = "run.toml", "run.lock"
+_HEADER = "# Settings of a run of Mingyue. `mingyue train --config run.toml` starts it again.\n\n"
+
+
+class RunFolder:
+    """Names of what is in a run folder, its settings, and the lock that keeps two programs from writing to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[bytes] | None = None
+
+    @property
+    def settings_path(self) -> Path:
+        """run.toml"""
+        return self.path / _SETTINGS
+
+    @property
+    def metrics(self) -> Path:
+        """metrics.jsonl"""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def data(self) -> Path:
+        """Folder of the token files."""
+        return self.path / "data"
+
+    @property
+    def model(self) -> Path:
+        """Folder of the bundle."""
+        return self.path / "model"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of TensorBoard events."""
+        return self.path / "tensorboard"
+
+    @classmethod
+    def create(cls, path: Path, settings: TrainSettings) -> tuple[RunFolder, list[str]]:
+        """Make the folder of a new run, locked, with its run.toml; returns it and sentences for the user.
+
+        Where a run is already, it is refused, or moved aside with `overwrite`. Raises `CheckpointError` for that, for a
+        folder that holds something else, for one in use, and when the disk refuses.
+        """
+        notes: list[str] = []
+        if path.is_file():
+            raise CheckpointError(f"{path} is a file, not a folder", advice="Choose another --out.")
+        if path.is_dir() and any(inside.name != _LOCK for inside in path.iterdir()):
+            if not (path / _SETTINGS).is_file():
+                raise CheckpointError(
+                    f"{path} is not empty, and what is in it is not a run", advice="Choose another --out."
+                )
+            if not settings.run.overwrite:
+                raise CheckpointError(
+                    f"{path} already holds a run",
+                    advice=f"`mingyue resume {path}` goes on with it; --overwrite moves it aside and starts anew.",
+                )
+            with cls(path) as old:  # not while another program writes to it
+                old.unlock()
+                aside = free_name(path)
+                with disk_errors("the old run", aside):
+                    path.rename(aside)
+            notes.append(f"The run that was in {path} is now in {aside}.")
+        folder = cls(path)
+        with disk_errors("the run folder", path):
+            path.mkdir(parents=True, exist_ok=True)
+        folder.lock()
+        try:
+            folder.write_settings(settings)
+        except BaseException:
+            folder.unlock()
+            raise
+        return folder, notes
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """The folder of a run that was begun. Raises `CheckpointError` if it holds none."""
+        if not (path / _SETTINGS).is_file():
+            raise CheckpointError(f"{path} holds no run: there is no {_SETTINGS} in it")
+        return cls(path)
+
+    def write_settings(self, settings: TrainSettings) -> None:
+        """Write run.toml; settings that are None (chosen for you) are left out."""
+        text = _HEADER + tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
+        with disk_errors("the settings", self.settings_path):
+            write_text_atomically(self.settings_path, text)
+
+    def read_settings(self) -> TrainSettings:
+        """Read run.toml. Raises `SettingsError` for a key or value that is not known, and for what is not TOML."""
+        try:
+            values = tomllib.loads(self.settings_path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SettingsError(f"{self.settings_path} cannot be read: {error}") from error
+        return TrainSettings.read(values, source=str(self.settings_path))
+
+    def write_plan(self, plan: dict[str, Any]) -> None:
+        """Record the plan; on the disk when this returns."""
+        with disk_errors("the plan", self.path / "plan.json"):
+            write_text_atomically(self.path / "plan.json", json.dumps(plan, indent=1) + "\n")
+
+    def read_plan(self) -> dict[str, Any] | None:
+        """The recorded plan, if there is one."""
+        path = self.path / "plan.json"
+        if not path.is_file():
+            return None
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+    def lock(self) -> None:
+        """Take the folder for this process; the system gives it back when the process ends, however it ends.
+
+        Raises `CheckpointError` when another program has it.
+        """
+        path = self.path / _LOCK
+        with disk_errors("the lock", path):
+            file = path.open("a+b")
+        try:
+            _lock_file(file)
+        except OSError:
+            file.seek(0)
+            holder = file.read(20).decode("ascii", "replace").strip()
+            file.close()
+            raise CheckpointError(
+                f"{self.path} is in use by another program" + (f" (process {holder})" if holder else ""),
+                advice="Wait for it to end, or stop it with Ctrl-C: it saves first.",
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()).encode("ascii"))
+        file.flush()
+        self._lock = file
+
+    def unlock(self) -> None:
+        """Give the folder back."""
+        if self._lock is not None:
+            self._lock.truncate(0)
+            _unlock_file(self._lock)
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> RunFolder:
+        if self._lock is None:
+            self.lock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unlock()
+
+
+if os.name == "nt":
+    import msvcrt
+
+    _BYTE = 1 << 30  # far behind the text, which then stays readable while the lock is held
+
+    def _lock_file(file: IO[bytes]) -> None:
+        file.seek(_BYTE)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+
+    def _unlock_file(file: IO[bytes]) -> None:
+        file.seek(_BYTE)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+else:
+    import fcntl
+
+    def _lock_file(file: IO[bytes]) -> None:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock_file(file: IO[bytes]) -> None:
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)

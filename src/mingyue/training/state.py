@@ -1,0 +1,86 @@
+"""Where a run stands: the few numbers, besides weights and optimiser, from which it goes on."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from mingyue import __version__
+from mingyue.config import TrainSettings
+from mingyue.training.step import StepResult
+
+
+@dataclass
+class RunState:
+    """Counters of a run; all of them are in every checkpoint."""
+
+    step: int = 0
+    """Steps taken."""
+    tokens: int = 0
+    """Targets seen in training."""
+    seconds: float = 0.0
+    """Time of the run up to here, without the time between stop and resume."""
+    best_loss: float | None = None
+    """Lowest held-out loss of an evaluation."""
+    best_step: int | None = None
+    """Where it was."""
+    without_better: int = 0
+    """Evaluations since then."""
+    evaluations: int = 0
+    """Evaluations so far."""
+    evaluated_step: int | None = None
+    """Where the latest evaluation was."""
+    log_bytes: int = 0
+    """Size of metrics.jsonl when the checkpoint was made."""
+    since_log: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("nats", "tokens", "seconds"), 0.0))
+    """Sums over the steps since the last line of the log."""
+
+    def add(self, result: StepResult, seconds: float) -> None:
+        """Count a step."""
+        self.step += 1
+        self.tokens += result.tokens
+        self.since_log["nats"] += result.nats
+        self.since_log["tokens"] += result.tokens
+        self.since_log["seconds"] += seconds
+
+    def take_since_log(self) -> tuple[float, float]:
+        """(nats per token, tokens per second) of the steps since the last call."""
+        sums = self.since_log
+        self.since_log = dict.fromkeys(sums, 0.0)
+        return sums["nats"] / max(1.0, sums["tokens"]), sums["tokens"] / max(1e-9, sums["seconds"])
+
+    def judge(self, loss: float) -> bool:
+        """Note an evaluation after the present step; returns whether it is the best so far."""
+        self.evaluations += 1
+        self.evaluated_step = self.step
+        best = self.best_loss is None or loss < self.best_loss
+        if best:
+            self.best_loss, self.best_step, self.without_better = loss, self.step, 0
+        else:
+            self.without_better += 1
+        return best
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> RunState:
+        """The state of such an object."""
+        return cls(**value)
+
+
+def plan_key(settings: TrainSettings) -> str:
+    """The settings that a plan is made from, in one spelling: a recorded plan serves only the same ones."""
+    run = settings.run
+    parts = [settings.budget.model_dump(), settings.schedule.model_dump(), run.evaluate_every, run.evaluate_tokens]
+    return json.dumps(parts, sort_keys=True)
+
+
+def versions() -> dict[str, str]:
+    """What made a checkpoint."""
+    return {"mingyue": __version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -1,0 +1,205 @@
+"""A workbench: tiny models on a made-up text, and runs that can be stopped anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+from mingyue.config import ModelConfig, TrainSettings
+from mingyue.data import TokenCorpus, TokenShards, TokenView, TokenWriter
+from mingyue.models import build_model
+from mingyue.runtime import Runtime
+from mingyue.training import Caller, Clock, CorpusBatches, Observer, RunFolder, train
+
+BOS, EOS = 1, 2
+FINGERPRINT = hashlib.sha256(b"a tokenizer").hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _documents(length, vocab, seed):
+    """Documents with a rule in them (mostly, the next id is a fixed function of this one), so that loss can fall."""
+    random = np.random.default_rng(seed)
+    ids = []
+    while len(ids) < length:
+        token = int(random.integers(3, vocab))
+        ids.append(BOS)
+        for _ in range(int(random.integers(5, 40))):
+            ids.append(token)
+            follows = 3 + (token * 5 + 1) % (vocab - 3)
+            token = follows if random.random() < 0.8 else int(random.integers(3, vocab))
+        ids.append(EOS)
+    return ids[:length]
+
+
+@pytest.fixture
+def tiny_config():
+    """A tiny model's config; keyword arguments change it."""
+
+    def make(**changes):
+        values = {
+            "vocab_size": 23,
+            "context": 16,
+            "d_model": 16,
+            "n_layers": 2,
+            "n_heads": 2,
+            "n_kv_heads": 1,
+            "d_head": 8,
+            "d_ff": 24,
+            "qk_norm": True,
+        }
+        return ModelConfig(**(values | changes))
+
+    return make
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A made-up text of tokens on disk; `train` and `held_out` are lengths."""
+    count = 0
+
+    def make(train=700, held_out=150, vocab=23):
+        nonlocal count
+        count += 1
+
+        def view(name, ids):
+            with TokenWriter(tmp_path, f"{name}{count}", vocab_size=vocab, fingerprint=FINGERPRINT) as writer:
+                writer.append(ids)
+                files = writer.finish()
+            return TokenView(TokenShards(files), BOS)
+
+        return TokenCorpus(
+            train=view("train", _documents(train, vocab, 1) if train else []),
+            held_out=view("held", _documents(held_out, vocab, 2) if held_out else []),
+            vocab_size=vocab,
+            pad_id=0,
+            bos_id=BOS,
+            eos_id=EOS,
+            fingerprint=FINGERPRINT,
+            documents=9,
+            starts_with_bos=True,
+            train_characters=train,
+            held_out_characters=held_out,
+            held_out_bytes=2 * held_out,
+        )
+
+    return make
+
+
+@pytest.fixture
+def cpu():
+    return Runtime(torch.device("cpu"), torch.float32, 1)
+
+
+class Watcher(Observer):
+    """Remembers what it was told; raises, or asks for a stop, after a given step."""
+
+    def __init__(self, *, die_after=None, stop_after=None, stop=None):
+        self.steps, self.evaluations, self.samples, self.saves, self.notes, self.plans = [], [], [], [], [], []
+        self.ended = None
+        self.die_after, self.stop_after, self.stop = die_after, stop_after, stop
+
+    def on_step(self, report):
+        self.steps.append(report)
+        if report.step == self.die_after:
+            raise Killed
+        if report.step == self.stop_after:
+            self.stop.request()
+
+    def on_evaluate(self, report):
+        self.evaluations.append(report)
+
+    def on_sample(self, step, text):
+        self.samples.append((step, text))
+
+    def on_checkpoint(self, path, step, best):
+        self.saves.append((step, best))
+
+    def on_note(self, text):
+        self.notes.append(text)
+
+    def on_plan(self, plan):
+        self.plans.append(plan)
+
+    def on_end(self, result):
+        self.ended = result
+
+
+class Killed(BaseException):
+    """Stands in for a kill: nothing catches it, nothing is saved."""
+
+
+class Bench:
+    """Starts and resumes runs in one folder, each time with everything made anew, as a new process would."""
+
+    def __init__(self, path, config, corpus, runtime, settings, *, rows=4, micro_rows=2):
+        self.path, self.config, self.corpus, self.runtime = path, config, corpus, runtime
+        self.settings, self.rows, self.micro_rows = settings, rows, micro_rows
+
+    def go(self, *, resume=False, watcher=None, settings=None, clock=None, stop=None, prepare=None, **caller):
+        settings = settings or self.settings
+        model = build_model(self.config, seed=settings.run.seed)
+        if prepare is not None:
+            prepare(model)
+        batches = CorpusBatches(
+            self.corpus,
+            context=self.config.context,
+            rows=self.rows,
+            micro_rows=self.micro_rows,
+            seed=settings.run.seed,
+            documents=not settings.data.attend_across_documents,
+        )
+        folder = RunFolder.open(self.path) if resume else RunFolder.create(self.path, settings)[0]
+        with folder:
+            result = train(
+                model,
+                batches,
+                settings,
+                folder=folder,
+                runtime=self.runtime,
+                caller=Caller(observer=watcher or Watcher(), clock=clock or Clock(), **caller),
+                resume=resume,
+                stop=stop,
+            )
+        return model, result
+
+
+@pytest.fixture
+def bench(tmp_path, tiny_config, corpus, cpu):
+    """A run of a tiny model; keyword arguments are settings, except `config`, `sizes`, `rows`, `micro_rows`, `name`."""
+    count = 0
+
+    def make(*, config=None, sizes=None, rows=4, micro_rows=2, name=None, **settings):
+        nonlocal count
+        count += 1
+        values = {"steps": 30, "evaluate_every": 7, "sample_every": 0} | settings
+        return Bench(
+            tmp_path / (name or f"run{count}"),
+            tiny_config(**(config or {})),
+            corpus(**(sizes or {})),
+            cpu,
+            TrainSettings.from_flat(**values),
+            rows=rows,
+            micro_rows=micro_rows,
+        )
+
+    return make
+
+
+@pytest.fixture
+def watcher():
+    return Watcher
+
+
+@pytest.fixture
+def killed():
+    return Killed
