@@ -32,6 +32,10 @@ class GenerateSettings(Settings):
     """Each sample of each prompt draws from its own stream of this seed, whatever the batch."""
     samples: Annotated[int, Field(ge=1)] = 1
     """Texts written for each prompt."""
+    batch_size: Annotated[int, Field(ge=1)] = 16
+    """Most texts written side by side; changes the speed, never the text."""
+    prefill_chunk: Annotated[int, Field(ge=1)] = 512
+    """Most tokens of a prompt read in one pass; changes the memory, never the text."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,0 +1,118 @@
+"""From prompts to texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from mingyue.config import GenerateSettings
+from mingyue.errors import GenerationError
+from mingyue.generation.engine import Engine, Note
+from mingyue.generation.sampling import Sampler
+from mingyue.generation.window import window_start
+from mingyue.generation.writing import Event, Generation, Writing
+
+if TYPE_CHECKING:
+    from mingyue.models import DecoderOnly
+    from mingyue.text import Tokenizer
+
+
+def generate(
+    model: DecoderOnly,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str] | str,
+    settings: GenerateSettings | None = None,
+    *,
+    starts_with_bos: bool,
+    logprobs: bool = False,
+    use_cache: bool = True,
+    note: Note | None = None,
+) -> list[Generation]:
+    """Continue each prompt; returns `samples` texts a prompt, in the order of the prompts. Arguments as in `stream`."""
+    events = stream(
+        model,
+        tokenizer,
+        prompts,
+        settings,
+        starts_with_bos=starts_with_bos,
+        logprobs=logprobs,
+        use_cache=use_cache,
+        note=note,
+    )
+    results = [event.result for event in events if event.result is not None]
+    return sorted(results, key=lambda result: (result.prompt_index, result.sample))
+
+
+def stream(
+    model: DecoderOnly,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str] | str,
+    settings: GenerateSettings | None = None,
+    *,
+    starts_with_bos: bool,
+    logprobs: bool = False,
+    use_cache: bool = True,
+    note: Note | None = None,
+) -> Iterator[Event]:
+    """Continue each prompt; yields every token of every sample as it is written.
+
+    `starts_with_bos`: whether BOS stands before each prompt, as the model's training data had it (an empty prompt is
+    always BOS alone). The text depends on the prompt, its index and the settings, never on the batch, on
+    `use_cache` (False reads everything again for every token) or on who reads the stream how.
+
+    `note` receives sentences for the user: a prompt longer than the context, a text that outgrows it; each at most once.
+    What the model reads then is `window_start`'s business.
+
+    Raises `GenerationError` when an id of a prompt is unknown to the model, or the model's output is NaN.
+    """
+    settings = settings or GenerateSettings()
+    note = note or _ignore
+    prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+    all_ids = [_prompt_ids(tokenizer, prompt, starts_with_bos, model.config.vocab_size) for prompt in prompts]
+    _tell_long_prompts(all_ids, model.config.context, note)
+    device = model.embedding.weight.device
+    texts = [
+        Writing(i, sample, prompts[i], ids, settings, tokenizer, logprobs=logprobs)
+        for i, ids in enumerate(all_ids)
+        for sample in range(settings.samples)
+    ]
+    if settings.max_new_tokens == 0:
+        return iter([text.nothing() for text in texts])
+    never = {tokenizer.pad_id, tokenizer.bos_id, *range(tokenizer.vocab_size, model.config.vocab_size)}
+    never -= {tokenizer.eos_id}  # some tokenizers have one mark for beginning, end and padding
+    sampler = Sampler(
+        settings,
+        never=[token for token in never if token < model.config.vocab_size],
+        end=tokenizer.eos_id,
+        device=device,
+        logprobs=logprobs,
+    )
+    return Engine(model, sampler, texts, use_cache=use_cache, note=note).run()
+
+
+def _prompt_ids(tokenizer: Tokenizer, prompt: str, starts_with_bos: bool, vocab_size: int) -> list[int]:
+    ids = tokenizer.encode(prompt)
+    if starts_with_bos or not ids:
+        ids = [tokenizer.bos_id, *ids]
+    if max(ids) >= vocab_size:
+        raise GenerationError(
+            f"the prompt has token {max(ids)}, but the model knows only tokens 0 to {vocab_size - 1}",
+            advice="The tokenizer does not belong to this model.",
+        )
+    return ids
+
+
+def _tell_long_prompts(all_ids: Sequence[Sequence[int]], context: int, note: Note) -> None:
+    long = [i for i, ids in enumerate(all_ids) if len(ids) > context]
+    if long:
+        first = len(all_ids[long[0]])
+        which = f"Prompt {long[0] + 1}" if len(all_ids) > 1 else "The prompt"
+        others = f" ({len(long)} of {len(all_ids)} prompts are too long)" if len(long) > 1 else ""
+        note(
+            f"{which} has {first} tokens, more than the context of {context}: the model reads only its last "
+            f"{first - window_start(first, context)}{others}."
+        )
+
+
+def _ignore(_sentence: str) -> None:
+    pass
