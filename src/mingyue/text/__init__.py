@@ -1,0 +1,16 @@
+"""Text to ids and back: characters, byte-level BPE, bytes, or a given tokenizer, each one tokenizer.json."""
+
+from mingyue.text.make import byte_tokenizer, make_tokenizer, train_bpe, train_char
+from mingyue.text.spec import QWEN2_SPLIT
+from mingyue.text.stream import StreamDecoder
+from mingyue.text.tokenizer import Tokenizer
+
+__all__ = [
+    "QWEN2_SPLIT",
+    "StreamDecoder",
+    "Tokenizer",
+    "byte_tokenizer",
+    "make_tokenizer",
+    "train_bpe",
+    "train_char",
+]

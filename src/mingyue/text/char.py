@@ -1,0 +1,97 @@
+"""Characters: which a text has, and their ids by one look into a table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from mingyue.errors import TokenizerError
+from mingyue.text.check import utf8, utf32
+from mingyue.text.spec import FIRST_BYTE, FIRST_LEARNED
+
+_BLOCK = 1 << 20
+
+
+def count_characters(pieces: Iterable[str]) -> npt.NDArray[np.int64]:
+    """How often each code point occurs: [0x110000]. Raises `TokenizerError` for half of a surrogate pair."""
+    counts = np.zeros(sys.maxunicode + 1, dtype=np.int64)
+    waiting: list[str] = []
+    size = 0
+    for piece in pieces:  # small pieces are counted together: counting costs a pass over the table
+        waiting.append(piece)
+        size += len(piece)
+        if size >= _BLOCK:
+            _count(waiting, counts)
+            waiting.clear()
+            size = 0
+    _count(waiting, counts)
+    return counts
+
+
+def choose_characters(counts: npt.NDArray[np.int64], min_count: int) -> list[str]:
+    """Characters seen at least `min_count` times, the most frequent first, equals by code point.
+
+    Raises `TokenizerError` if there is no text, or nothing but white space.
+    """
+    seen = np.flatnonzero(counts)
+    if all(chr(code).isspace() for code in seen):
+        raise no_text(int(counts.sum()))
+    kept = seen[counts[seen] >= max(1, min_count)]
+    order = np.lexsort((kept, -counts[kept]))
+    return [chr(code) for code in kept[order]]
+
+
+def no_text(characters: int) -> TokenizerError:
+    """The error for a text that no vocabulary can be learnt from."""
+    what = f"only white space ({characters} characters)" if characters else "empty"
+    return TokenizerError(
+        f"the training text is {what}: there is nothing to learn a vocabulary from",
+        advice="Check the files, and the field or column that was named.",
+    )
+
+
+class CharTable:
+    """Ids of characters by code point; a character that has none becomes the ids of its UTF-8 bytes."""
+
+    def __init__(self, vocab: Mapping[str, int]) -> None:
+        known = {ord(token): index for token, index in vocab.items() if index >= FIRST_LEARNED}
+        # one place more than the highest code point stands for all that lie above
+        self._table = np.full(max(known, default=-1) + 2, -1, dtype=np.int32)
+        self._table[list(known)] = list(known.values())
+
+    def encode(self, text: str) -> npt.NDArray[np.int32]:
+        """Ids of the text, [characters + further bytes of unknown ones]."""
+        codes = np.frombuffer(utf32(text), dtype="<u4")
+        ids = self._table.take(codes, mode="clip")
+        unknown = ids < 0
+        if not unknown.any():
+            return ids
+        spelled = codes[unknown].astype("<u4").tobytes().decode("utf-32-le").encode("utf-8")
+        widths = np.ones(len(ids), dtype=np.int64)
+        widths[unknown] += sum((codes[unknown] >= first).astype(np.int64) for first in (0x80, 0x800, 0x10000))
+        in_bytes = np.repeat(unknown, widths)
+        out = np.empty(len(in_bytes), dtype=np.int32)
+        out[~in_bytes] = ids[~unknown]
+        out[in_bytes] = np.frombuffer(spelled, dtype=np.uint8).astype(np.int32) + FIRST_BYTE
+        return out
+
+
+def encode_bytes(text: str) -> npt.NDArray[np.int32]:
+    """Ids of a text in the byte tokenizer, [UTF-8 bytes]."""
+    return np.frombuffer(utf8(text), dtype=np.uint8).astype(np.int32) + np.int32(FIRST_BYTE)
+
+
+def _count(waiting: list[str], counts: npt.NDArray[np.int64]) -> None:
+    try:
+        data = utf32("".join(waiting))
+    except TokenizerError:
+        for piece in waiting:
+            utf32(piece)  # the same error, with the place in its own piece
+        raise
+    codes = np.frombuffer(data, dtype="<u4")
+    if len(codes):
+        found = np.bincount(codes)
+        counts[: len(found)] += found

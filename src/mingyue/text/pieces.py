@@ -1,0 +1,115 @@
+r"""Byte-level BPE of long texts in bounded pieces, with the ids that the whole text would get.
+
+The tokenizers library takes ever longer per character as one string grows, and about 300 bytes of memory for each.
+So a long text is cut, but only where the pre-tokenizer itself always cuts, whatever stands around:
+
+- between a letter and something that is no letter: in the patterns of `KNOWN_SPLITS` and in GPT-2's no match goes
+  from a letter on to a non-letter, none looks behind itself, and the only look-ahead follows white space;
+- else where the pre-tokenizer, run on a window, begins the match that holds the window's last non-space: what stands
+  before has already met the character that ended it.
+
+What remains is a word longer than a window, such as unspaced Chinese without a comma; see `words.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tokenizers
+
+from mingyue.text.spec import KNOWN_SPLITS, byte_letters
+
+PIECE = 1 << 14
+"""Characters of a piece (the library is fastest around here, and needs some 5 MB for it)."""
+
+# Letters and non-letters in every version of Unicode; too few only costs speed.
+_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿА-яぁ-ゖァ-ヺ一-龥가-힣"
+_OTHERS = r"\t\n\r -@\[-`{-~，。、；：？！（）「」『』《》〈〉【】“”‘’…—·　"
+_ALWAYS_CUT = re.compile(f"(?<=[{_LETTERS}])(?=[{_OTHERS}])")
+
+
+def always_cuts(spec: Mapping[str, Any]) -> bool:
+    """Whether the rules above hold for a tokenizer.json: byte-level BPE behind a split that is known."""
+    model, before = spec["model"], spec.get("pre_tokenizer") or {}
+    if model.get("type") != "BPE" or not set(byte_letters()) <= model["vocab"].keys():
+        return False
+    if any(model.get(part) for part in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")):
+        return False
+    if (spec.get("normalizer") or {"type": "NFC"}) != {"type": "NFC"}:
+        return False
+    steps = before.get("pretokenizers", []) if before.get("type") == "Sequence" else [before]
+    *splits, last = steps or [{}]
+    if last.get("type") != "ByteLevel" or last.get("add_prefix_space", True):
+        return False
+    if not splits:
+        return bool(last.get("use_regex", True))
+    (split, *more) = splits
+    return (
+        not more
+        and not last.get("use_regex", True)
+        and (split.get("type"), split.get("behavior"), split.get("invert")) == ("Split", "Isolated", False)
+        and split["pattern"].get("Regex") in KNOWN_SPLITS
+    )
+
+
+class Cutter:
+    """Cuts a text into pieces of about `size` characters."""
+
+    def __init__(self, before: tokenizers.pre_tokenizers.PreTokenizer, size: int = PIECE) -> None:
+        self._before = before
+        self._size = size
+
+    def cut(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Yield (piece, whether it is one word longer than a window). The pieces joined are the text."""
+        start = 0
+        while start < len(text):
+            end, is_word = self._next(text, start)
+            yield text[start:end], is_word
+            start = end
+
+    def _next(self, text: str, start: int) -> tuple[int, bool]:
+        size = self._size
+        if start + size >= len(text):
+            return len(text), False
+        window = text[start : start + size]
+        for tail in (size - 1024, 0):
+            places = [found.start() for found in _ALWAYS_CUT.finditer(window, max(0, tail))]
+            if places:
+                return start + places[-1], False
+        while start + size < len(text):
+            ends = self._ends(window)
+            last = len(window.rstrip()) - 1
+            if last >= 0:
+                before_last = [end for end in ends if end <= last]
+                if before_last:
+                    return start + before_last[-1], False
+                if ends[0] < len(window):
+                    return start + ends[0], True
+                end = self._word_end(text, start + len(window))
+                if end is not None:
+                    return end, True
+            size *= 2  # a run of white space: only its end says how it is cut
+            window = text[start : start + size]
+        return len(text), False
+
+    def _word_end(self, text: str, end: int) -> int | None:
+        """End of a word that reaches at least to `end`; None where only a view of the whole word can tell.
+
+        From its last four characters on, a word of letters (or of signs) goes on as it does from its beginning: four
+        are enough that no contraction and no "sign before a word" can begin there. White space is another matter.
+        """
+        while end < len(text):
+            begin = end - 4
+            if any(character.isspace() for character in text[begin:end]):
+                return None
+            window = text[begin : begin + self._size]
+            more = self._ends(window)[0]
+            end = begin + more
+            if more < len(window):
+                break
+        return end
+
+    def _ends(self, window: str) -> list[int]:
+        return [end for _, (_, end) in self._before.pre_tokenize_str(window)]
