@@ -31,7 +31,7 @@ FLOORS = (
 )
 NEIGHBOURS = {("config", "files"), ("config", "runtime"), ("runtime", "files")}
 FORBIDDEN = {("training", "generation"), ("training", "scoring"), ("training", "inspection"), ("data", "models")}
-NO_TORCH_AT_TOP = ("__init__", "__main__", "errors", "files", "config", "runtime", "cli", "api", "diagnostics")
+NO_TORCH_AT_TOP = ("__init__", "__main__", "errors", "files", "config", "runtime", "cli", "diagnostics")
 
 
 def floor(part: str) -> int:

@@ -1,3 +1,56 @@
-"""Mingyue 明月: a Transformer you can see through."""
+"""Mingyue 明月: a Transformer you can see through.
+
+    import mingyue
+    result = mingyue.train(sources=["poems.txt"], minutes=10)
+    model = mingyue.load(result.folder)
+    print(model.generate("床前", max_new_tokens=60)[0].text)
+
+Names are imported when they are first used, so that `import mingyue` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mingyue.api import Model, RunResult, load, resume, train
+    from mingyue.config import GenerateSettings, ModelConfig, TrainSettings
+    from mingyue.errors import MingyueError
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "GenerateSettings": "mingyue.config",
+    "MingyueError": "mingyue.errors",
+    "Model": "mingyue.api",
+    "ModelConfig": "mingyue.config",
+    "RunResult": "mingyue.api",
+    "TrainSettings": "mingyue.config",
+    "load": "mingyue.api",
+    "resume": "mingyue.api",
+    "train": "mingyue.api",
+}
+
+__all__ = [
+    "GenerateSettings",
+    "MingyueError",
+    "Model",
+    "ModelConfig",
+    "RunResult",
+    "TrainSettings",
+    "__version__",
+    "load",
+    "resume",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'mingyue' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -53,6 +53,9 @@ class EvaluationReport:
 class Observer:
     """Every method may be overridden; none needs to be."""
 
+    def on_progress(self, stage: str, done: int, total: int) -> None:
+        """Work before the first step: reading, vocabulary, encoding, fetching. `total` 0 = not known."""
+
     def on_plan(self, plan: Plan) -> None:
         """The plan was made, or fixed."""
 

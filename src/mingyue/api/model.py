@@ -1,0 +1,156 @@
+"""A model ready for use: write, score, look at logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mingyue.bundle import Bundle, load_bundle
+from mingyue.config import GenerateSettings, ModelConfig, TrainSettings
+from mingyue.data import load_corpus
+from mingyue.errors import BundleError, GenerationError
+from mingyue.generation import Event, Generation, generate, stream
+from mingyue.models import DecoderOnly
+from mingyue.runtime import choose_runtime
+from mingyue.scoring import Score, score
+from mingyue.text import Tokenizer
+from mingyue.training import Checkpoints, RunFolder
+from mingyue.training.sizing import model_config
+
+
+class Model:
+    """A trained model with its tokenizer. `mingyue.load` makes it."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self.notes: list[str] = []
+        """Sentences about the latest call that a user should read (a prompt longer than the context, and the like)."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """Every size and choice of the model."""
+        return self._bundle.config
+
+    @property
+    def module(self) -> DecoderOnly:
+        """The PyTorch module."""
+        return self._bundle.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+        return self._bundle.tokenizer
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What training.json says."""
+        return self._bundle.training
+
+    def generate(
+        self,
+        prompts: str | Sequence[str] = "",
+        settings: GenerateSettings | None = None,
+        *,
+        logprobs: bool = False,
+        **given: object,
+    ) -> list[Generation]:
+        """Continue each prompt. `given` are fields of `GenerateSettings` by name; they win over `settings`.
+
+        Returns `samples` texts a prompt, in the order of the prompts. Raises `SettingsError`, `GenerationError`.
+        """
+        self.notes = []
+        return generate(
+            self.module,
+            self.tokenizer,
+            prompts,
+            _settings(settings, given),
+            starts_with_bos=self._bundle.starts_with_bos,
+            logprobs=logprobs,
+            note=self.notes.append,
+        )
+
+    def stream(self, prompt: str = "", settings: GenerateSettings | None = None, **given: object) -> Iterator[str]:
+        """The same for one prompt, piece by piece as it is written; the pieces join to exactly the text."""
+        settings = _settings(settings, given)
+        if settings.samples != 1:
+            raise GenerationError(f"a stream writes one text, not {settings.samples}", advice="Use generate instead.")
+        return (event.text for event in self.events(prompt, settings) if event.text)
+
+    def events(self, prompts: str | Sequence[str], settings: GenerateSettings | None = None) -> Iterator[Event]:
+        """Every token of every text as it is written, with the finished text at its last token."""
+        self.notes = []
+        return stream(
+            self.module,
+            self.tokenizer,
+            prompts,
+            settings,
+            starts_with_bos=self._bundle.starts_with_bos,
+            note=self.notes.append,
+        )
+
+    def score(self, text: str, *, stride: int | None = None) -> Score:
+        """log P of every token of a text and of the whole; a text longer than the context in windows of `stride`."""
+        return score(self.module, self.tokenizer, text, stride=stride, starts_with_bos=self._bundle.starts_with_bos)
+
+    @torch.inference_mode()
+    def logits(self, text: str) -> Tensor:
+        """Logits of the next token after each token of `text`, [T, V] (after the start mark too, where texts have one).
+
+        Raises `GenerationError` when the text does not fit the context.
+        """
+        ids = self.tokenizer.encode(text)
+        if self._bundle.starts_with_bos or not ids:
+            ids = [self.tokenizer.bos_id, *ids]
+        if len(ids) > self.config.context:
+            raise GenerationError(f"the text has {len(ids)} tokens, the context holds {self.config.context}")
+        ids_BT = torch.tensor([ids], device=self.module.embedding.weight.device)
+        return self.module(ids_BT)[0]
+
+
+def load(path: str | Path, *, device: str | None = None, threads: int | None = None) -> Model:
+    """Load a model folder, or the model of a run folder (of its best checkpoint, if the run has not ended).
+
+    `device` and `threads` as in the settings of a run. Raises `BundleError`, `CheckpointError`, `SettingsError`.
+    """
+    path = Path(path)
+    chosen = choose_runtime(device, "fp32", threads).device
+    if (path / "config.json").is_file():
+        return Model(load_bundle(path, device=chosen))
+    folder = RunFolder(path)
+    if folder.model.is_dir():
+        return Model(load_bundle(folder.model, device=chosen))
+    if folder.settings_path.is_file():
+        return Model(_from_checkpoint(folder, chosen))
+    what = "is neither a model folder nor a run folder" if path.exists() else "does not exist"
+    raise BundleError(
+        f"{path} {what}", advice="Give the folder of a run (runs/poems) or of a model (runs/poems/model)."
+    )
+
+
+def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
+    """The config of a run whose settings are complete, as run.toml holds them."""
+    depth, context = settings.model.depth, settings.model.context
+    if depth is None or context is None:
+        raise BundleError(
+            "the run was stopped before it chose its sizes: there is no model in it yet",
+            advice="Start it again with `mingyue train --config …/run.toml`.",
+        )
+    return model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
+
+
+def _from_checkpoint(folder: RunFolder, device: torch.device) -> Bundle:
+    settings = folder.read_settings()
+    tokenizer, corpus, _ = load_corpus(folder.data)
+    model = DecoderOnly(run_config(settings, tokenizer.vocab_size))
+    checkpoint, _ = Checkpoints(folder.checkpoints).load_latest()
+    model.load_state_dict(checkpoint.model)
+    return Bundle(model.to(device).eval(), tokenizer, {"starts_with_bos": corpus.starts_with_bos})
+
+
+def _settings(settings: GenerateSettings | None, given: dict[str, object]) -> GenerateSettings:
+    base = settings or GenerateSettings()
+    return GenerateSettings.read({**base.model_dump(), **given}, source="the arguments") if given else base

@@ -1,0 +1,79 @@
+"""What a run came to, in plain words: the verdict against simple models, and how much the model copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from mingyue.data import Baselines, TokenCorpus
+from mingyue.scoring import CopyReport, copy_report
+from mingyue.text import Tokenizer
+from mingyue.training import TrainResult, read_log
+
+Verdict = Literal["learning", "not learning", "overfitting", "diverged", "not measured"]
+
+_OVERFIT = 1.02  # a last held-out loss this many times the best one means that training went on too long
+_COMPARED = 1 << 23  # tokens of the training text that the copy report reads
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Verdict and reasons."""
+
+    verdict: Verdict
+    sentences: tuple[str, ...]
+    """What was measured, and what to do about it."""
+    texts: tuple[str, ...] = ()
+    """What the model writes at the end."""
+    copying: CopyReport | None = None
+    """How much of that stands in the training text."""
+
+
+def judge(result: TrainResult, metrics: Path, simple: Baselines) -> Outcome:
+    """Compare the final held-out loss with simple models, and the course of the run with itself."""
+    evaluation = result.evaluation
+    if evaluation is None:
+        return Outcome("not measured", ("No held-out text was measured: what was learned cannot be told.",))
+    loss = evaluation.loss
+    course = [line["heldout_loss"] for line in read_log(metrics) if line["event"] == "evaluate"]
+    course = [value for value in course if value is not None]
+    if loss >= simple.uniform:
+        reason = f"Held-out loss {loss:.3f} is no better than a uniform guess ({simple.uniform:.3f})."
+        advice = "Lower the learning rates (--learning-rate, --muon-learning-rate) or train longer."
+        return Outcome("diverged" if result.step > 100 else "not learning", (reason, advice))
+    if simple.unigram is not None and loss >= simple.unigram:
+        reason = f"Held-out loss {loss:.3f} does not beat a unigram model ({simple.unigram:.3f})."
+        return Outcome("not learning", (reason, "Train longer, or on more text."))
+    against = _against_bigram(loss, simple)
+    if course and course[-1] > _OVERFIT * min(course):
+        grown = (
+            f"The held-out loss was best at step {result.weights_step:,} ({min(course):.3f}) and has grown since "
+            f"({course[-1]:.3f}): the model began to learn the training text by heart. The best weights are kept."
+        )
+        return Outcome("overfitting", (against, grown, "More text, a smaller --depth, or --dropout 0.1 helps."))
+    return Outcome("learning", (against, *_still_falling(course)))
+
+
+def measure_copying(outcome: Outcome, texts: Sequence[str], tokenizer: Tokenizer, corpus: TokenCorpus) -> Outcome:
+    """Add what the model writes and how much of it stands in the training text word for word."""
+    training_text = tokenizer.decode(corpus.train.read(0, min(len(corpus.train), _COMPARED)).tolist())
+    return replace(outcome, texts=tuple(texts), copying=copy_report(list(texts), training_text))
+
+
+def _against_bigram(loss: float, simple: Baselines) -> str:
+    if simple.bigram is None:
+        return f"Held-out loss {loss:.3f} nats per token; a uniform guess has {simple.uniform:.3f}."
+    if loss < simple.bigram:
+        return f"Held-out loss {loss:.3f} nats per token beats a bigram model of the same text ({simple.bigram:.3f})."
+    return (
+        f"Held-out loss {loss:.3f} beats a unigram model ({simple.unigram:.3f}), not yet a bigram one "
+        f"({simple.bigram:.3f}): train longer."
+    )
+
+
+def _still_falling(course: Sequence[float]) -> tuple[str, ...]:
+    if len(course) >= 4 and course[-1] == min(course):
+        return ("The held-out loss was still falling at the end: more time would help.",)
+    return ()

@@ -1,0 +1,85 @@
+"""How large a model, from the machine's speed, the budget and the text. Everything here is a choice that can be set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mingyue.config import ModelConfig, TrainSettings
+from mingyue.models import resolve_config
+from mingyue.models.sizes import sizes
+
+DEFAULT_CONTEXT = 256
+DEFAULT_MINUTES = 10.0
+MOST_DEPTH = 24
+_EFFICIENCY = 0.35  # of the matrix-multiply peak, as small models reach it on two cores
+_TOKENS_PER_PARAMETER = 0.5  # trained tokens for each parameter inside the blocks, at least
+_PARAMETERS_PER_TOKEN = 8.0  # parameters inside the blocks for each token of the training text, at most
+_MICRO_TOKENS = 8192  # more at once makes nothing faster on a CPU
+_ACTIVATION_BYTES = 2 << 30
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What is known about the machine before the first step."""
+
+    flops_per_second: float
+    """Matrix products, as `measure_peak` gives it."""
+    seconds: float
+    """Time for training."""
+
+
+def choose_sizes(settings: TrainSettings, *, vocab_size: int, train_tokens: int, speed: Speed) -> TrainSettings:
+    """`settings` with depth, context, batch_tokens and micro_batch_tokens filled in where they were left open.
+
+    Depth is the largest whose blocks still see half a token a parameter within the budget, and that are not far larger
+    than the text. The batch grows with the root of the tokens that will be trained on (the critical batch size grows
+    as training goes on; McCandlish et al. 2018).
+    """
+    context = settings.model.context or DEFAULT_CONTEXT
+    depth = settings.model.depth or settings.model.n_layers
+    if depth is None:
+        depth = _choose_depth(settings, vocab_size, train_tokens, context, speed)
+    config = model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
+    batch = settings.batch.batch_tokens
+    if batch is None:
+        total = _trained_tokens(settings, config, train_tokens, speed)
+        batch = _in_windows(2 * total**0.5, context, least=max(context, 512), most=1 << 19)
+    micro = settings.batch.micro_batch_tokens or _micro_tokens(config, batch, context)
+    return settings.with_flat(depth=depth, context=context, batch_tokens=batch, micro_batch_tokens=min(micro, batch))
+
+
+def model_config(settings: TrainSettings, *, vocab_size: int, depth: int, context: int) -> ModelConfig:
+    """The complete config of a run."""
+    return resolve_config(settings.model, vocab_size=vocab_size, depth=depth, context=context)
+
+
+def _choose_depth(settings: TrainSettings, vocab_size: int, train_tokens: int, context: int, speed: Speed) -> int:
+    best = 1
+    for depth in range(1, MOST_DEPTH + 1):
+        config = model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
+        parameters = sizes(config).parameters_without_embeddings
+        trained = _trained_tokens(settings, config, train_tokens, speed)
+        if trained < _TOKENS_PER_PARAMETER * parameters or parameters > _PARAMETERS_PER_TOKEN * train_tokens:
+            break
+        best = depth
+    return best
+
+
+def _trained_tokens(settings: TrainSettings, config: ModelConfig, train_tokens: int, speed: Speed) -> float:
+    """Tokens that a run of this model will see, roughly."""
+    budget = settings.budget
+    if budget.epochs is not None:
+        return budget.epochs * train_tokens
+    if budget.steps is not None:
+        return budget.steps * (settings.batch.batch_tokens or 8 * config.context)
+    return max(1.0, speed.seconds) * _EFFICIENCY * speed.flops_per_second / sizes(config).training_flops()
+
+
+def _micro_tokens(config: ModelConfig, batch: int, context: int) -> int:
+    a_row = sizes(config).activation_bytes(1, context)
+    fitting = max(1, _ACTIVATION_BYTES // a_row) * context
+    return max(context, min(batch, _MICRO_TOKENS, fitting) // context * context)
+
+
+def _in_windows(tokens: float, context: int, *, least: int, most: int) -> int:
+    return max(1, round(min(max(tokens, least), most) / context)) * context
