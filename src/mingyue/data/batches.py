@@ -96,8 +96,8 @@ def padded_batch(rows: Sequence[npt.NDArray[np.integer]], *, pad_id: int, bos_id
 
 def _batch(windows: npt.NDArray[np.unsignedinteger], bos_id: int, documents: bool) -> Batch:
     ids = torch.from_numpy(windows.astype(np.int64))
-    inputs_BT, targets_BT = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-    targets_BT[targets_BT == bos_id] = IGNORE
+    inputs_BT = ids[:, :-1].contiguous()
+    targets_BT = ids[:, 1:].masked_fill(ids[:, 1:] == bos_id, IGNORE)  # a copy: inputs may share memory with ids
     documents_BT = None
     if documents:
         starts_BT = inputs_BT == bos_id

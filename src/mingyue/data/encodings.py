@@ -7,13 +7,13 @@ clearly the best; a file that is UTF-8 but for a few bytes is damaged, not "dete
 from __future__ import annotations
 
 import codecs
-import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from mingyue.config import nearest
+from mingyue.data import detect
 from mingyue.errors import DataError, SettingsError
 
 CHUNK = 1 << 20
@@ -38,9 +38,6 @@ _SIGNATURES = (
     (b"\xfd7zXZ", "compressed by xz"),
     (b"PAR1", "a Parquet file (give it a name that ends in .parquet)"),
 )
-_WIDE = ("utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be")
-_COMMON = ("gb18030", "big5", "cp932", "cp949", "cp1252", "cp1251")  # named first where several are possible
-_EVIDENCE = 16  # bytes above 127 below which a guess is not believed
 _SAMPLE = 1 << 19
 
 
@@ -144,65 +141,27 @@ def _checked(name: str, open_bytes: Opener, encoding: Encoding, *, skip_bad: boo
 def _detected(name: str, open_bytes: Opener, fault: _Fault, *, skip_bad: bool) -> Encoding:
     sample = _sample(open_bytes, fault.offset)
     if b"\x00" in sample or fault.kind == "nul":
-        for codec in _guess(sample, only=_WIDE) if b"\x00" in sample else []:
-            if _looks_like_text(sample, codec) and _scan(open_bytes, codec) is None:
-                return Encoding(codec.replace("_", "-"), f"{codec.replace('_', '-')} (detected)")
+        for codec in detect.plausible_wide(sample):
+            if _scan(open_bytes, codec) is None:
+                return Encoding(codec, f"{codec} (detected)")
         raise _not_text(name, fault)
-    text = sample.decode("utf-8", "replace")
-    wrong = text.count("\ufffd") - sample.count("\ufffd".encode())
-    right = sum(1 for character in text if character > "\x7f") - text.count("\ufffd")
     place = f"{name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x}) is not UTF-8"
-    damaged = right > wrong
-    guesses: list[str] = [] if damaged else _guess(sample)
-    if len(guesses) == 1 and sum(byte > 127 for byte in sample) >= _EVIDENCE:
-        codec = guesses[0].replace("_", "-")
-        if _scan(open_bytes, codec) is None:
-            return Encoding(codec, f"{codec} (detected)")
-    if not damaged and not guesses and _looks_binary(sample):
-        raise NotTextError(f"{place}, and nothing else that is text", advice="Leave the file out.")
-    if damaged and skip_bad:
-        second = _scan(open_bytes, "utf-8", "surrogateescape")
-        if second is not None:
-            raise _not_text(name, second)
-        return Encoding("utf-8", "utf-8 with bytes that do not fit", escape=True)
-    if damaged:
+    if detect.is_damaged_utf8(sample):
+        if skip_bad:
+            return _checked(name, open_bytes, Encoding("utf-8", "utf-8 with bytes that do not fit"), skip_bad=True)
         raise UndecodableError(
             f"{place}, though the text around it is",
             advice="Repair the file, or leave out the documents that cannot be read with --skip-bad.",
         )
-    names = [guess.replace("_", "-") for guess in dict.fromkeys([*_COMMON, *guesses]) if guess in guesses]
+    names, certain = detect.plausible(sample)
+    if certain and _scan(open_bytes, names[0]) is None:
+        return Encoding(names[0], f"{names[0]} (detected)")
+    if not names and detect.looks_binary(sample):
+        raise NotTextError(f"{place}, and nothing else that is text", advice="Leave the file out.")
     if names:
         place += f"; it could be {' or '.join(names[:3])}"
     example = names[0] if names else "gb18030"
     raise UndecodableError(place, advice=f"Name the encoding of the file, for example --encoding {example}.")
-
-
-def _guess(sample: bytes, only: tuple[str, ...] | None = None) -> list[str]:
-    """Plausible codecs, the best first; more than one means that they differ and none is clearly better."""
-    from charset_normalizer import from_bytes
-
-    found = list(from_bytes(sample, cp_isolation=list(only) if only else None))
-    if not found:
-        return []
-    best = found[0]
-    close = [
-        match.encoding
-        for match in found[1:]
-        if match.chaos - best.chaos < 0.03 and best.coherence - match.coherence < 0.1 and str(match) != str(best)
-    ]
-    return [best.encoding, *close]
-
-
-def _looks_like_text(sample: bytes, codec: str) -> bool:
-    text = sample.decode(codec, "replace")
-    strange = sum(1 for character in text if unicodedata.category(character) in {"Cn", "Co", "Cs", "Cc"})
-    allowed = sum(text.count(character) for character in "\n\r\t\x0b\x0c")
-    return strange == allowed and "\ufffd" not in text
-
-
-def _looks_binary(sample: bytes) -> bool:
-    controls = sum(sample.count(byte) for byte in range(32) if byte not in b"\t\n\x0b\x0c\r\x1b")
-    return controls > 0.01 * len(sample)
 
 
 def _sample(open_bytes: Opener, offset: int) -> bytes:

@@ -6,32 +6,31 @@ is. A folder that already holds the same is used as it is.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mingyue.config import DataSettings, TokenizerSettings
+from mingyue.data.cachekey import CORPUS_FORMAT, corpus_key
 from mingyue.data.corpus import TokenCorpus, TokenView, fit_context
-from mingyue.data.hub import hub_files
 from mingyue.data.reading import read_pieces
 from mingyue.data.report import Progress, ReadReport
-from mingyue.data.sources import Source, expand_sources
 from mingyue.data.store import MEMORY_BYTES, PieceStore
 from mingyue.data.tokens import SHARD_TOKENS, TokenShards, TokenWriter
-from mingyue.errors import DataError
+from mingyue.errors import DataError, TokenizerError
 from mingyue.files import explain_os_error, write_text_atomically
 
 if TYPE_CHECKING:
     from mingyue.text import Tokenizer
 
-_FORMAT = 1
 _MANIFEST = "corpus.json"
 _TOKENIZER = "tokenizer.json"
 _PARTS = ("train", "held_out")
+_SHOWN = 1 << 18  # characters of a text whose encoding is worth showing in steps
 
 
 @dataclass
@@ -61,10 +60,10 @@ def prepare_corpus(
 
     Raises `DataError`, `TokenizerError`, `SettingsError`, `MissingExtraError`.
     """
-    key = _key(settings, tokenizer_settings)
+    key = corpus_key(settings, tokenizer_settings)
     found = None
     if key is not None and _recorded_key(folder) == key:
-        with suppress(DataError):
+        with suppress(DataError):  # damaged: made anew
             found = load_corpus(folder)
             found[2].note(f"the tokens in {folder} are of the same text and settings: used again")
     if found is None:
@@ -92,15 +91,19 @@ def load_corpus(folder: Path) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
     manifest = _manifest(folder)
     if manifest is None:
         raise DataError(f"{folder} holds no prepared text", advice="Prepare the text again.")
-    if manifest.get("format") != _FORMAT:
-        raise DataError(f"{folder / _MANIFEST} is of format {manifest.get('format')}; this program reads {_FORMAT}")
+    if manifest.get("format") != CORPUS_FORMAT:
+        raise DataError(
+            f"{folder / _MANIFEST} is of format {manifest.get('format')}; this program reads {CORPUS_FORMAT}"
+        )
     try:
         tokenizer = Tokenizer.load(folder / _TOKENIZER)
         files = {part: [folder / name for name in manifest["files"][part]] for part in _PARTS}
         counts = _Counts(**manifest["counts"])
         report = ReadReport.from_dict(manifest["report"])
-    except (KeyError, TypeError, OSError) as error:
-        raise DataError(f"{folder} is damaged: {error!r}", advice="Prepare the text again.") from None
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{folder / _MANIFEST} is damaged: {error!r}", advice="Prepare the text again.") from None
+    except TokenizerError as error:
+        raise DataError(error.message, advice="Prepare the text again.") from None
     parts = {
         part: TokenView(TokenShards(files[part], fingerprint=tokenizer.fingerprint), tokenizer.bos_id)
         for part in _PARTS
@@ -141,7 +144,9 @@ def _make(
             cut = store.cut(settings.held_out)
             if settings.held_out and cut >= store.characters:
                 report.note(f"{store.characters} characters are too few to hold out {settings.held_out:.1%} of them")
-            tokenizer = make_tokenizer(tokenizer_settings, _training_texts(store, cut, progress))
+            merging = None if progress is None else partial(progress, "merging")
+            texts = _training_texts(store, cut, progress)
+            tokenizer = make_tokenizer(tokenizer_settings, texts, progress=merging)
             write_text_atomically(folder / _TOKENIZER, tokenizer.to_json())
             size, fingerprint = tokenizer.vocab_size, tokenizer.fingerprint
             with (
@@ -157,7 +162,7 @@ def _make(
         report.train_tokens, report.held_out_tokens = train.tokens, held_out.tokens
         report.held_out_characters, report.vocab_size = counts.held_out_characters, tokenizer.vocab_size
         manifest = {
-            "format": _FORMAT,
+            "format": CORPUS_FORMAT,
             "key": key,
             "files": {part: [path.name for path in paths] for part, paths in files.items()},
             "counts": asdict(counts),
@@ -186,9 +191,9 @@ def _encode(
         inside = min(max(cut - at, 0), len(text))
         before, after = text[:inside], text[inside:]
         if before:
-            train.append(tokenizer.encode_array(before))
+            train.append(tokenizer.encode_array(before, progress=_within(progress, at, before, store)))
         if after:
-            held_out.append(tokenizer.encode_array(after))
+            held_out.append(tokenizer.encode_array(after, progress=_within(progress, at + inside, after, store)))
         at += len(text)
         if last:
             (train if at <= cut else held_out).append(eos)
@@ -200,6 +205,13 @@ def _encode(
         if progress is not None:
             progress("encoding", at, store.characters)
     return counts
+
+
+def _within(progress: Progress | None, at: int, text: str, store: PieceStore) -> Callable[[int, int], None] | None:
+    """Shows the encoding of one long text as a part of the whole."""
+    if progress is None or len(text) < _SHOWN:
+        return None
+    return lambda done, total: progress("encoding", at + done, store.characters)
 
 
 def _training_texts(store: PieceStore, cut: int, progress: Progress | None) -> Iterator[str]:
@@ -233,23 +245,3 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
 def _recorded_key(folder: Path) -> str | None:
     manifest = _manifest(folder)
     return None if manifest is None else manifest.get("key")
-
-
-def _key(settings: DataSettings, tokenizer_settings: TokenizerSettings) -> str | None:
-    """A hash of everything that the tokens depend on; None if a source is a pipe, whose content nothing tells."""
-    sources = expand_sources(settings.sources, ReadReport(), with_field=settings.field is not None)
-    if not all(source.repeatable for source in sources):
-        return None
-    how = settings.model_dump(exclude={"sources", "attend_across_documents"})
-    identity: list[object] = [_FORMAT, [_identity(source) for source in sources], how, tokenizer_settings.model_dump()]
-    path = Path(tokenizer_settings.tokenizer)
-    if path.is_file():
-        identity.append(hashlib.sha256(path.read_bytes()).hexdigest())
-    text = json.dumps(identity, sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
-def _identity(source: Source) -> list[object]:
-    if source.kind == "hub":
-        return [source.name, [[file.path, file.size, file.mark] for file in hub_files(source.name)[1]]]
-    return [str(source.path and source.path.resolve()), source.size, source.changed]

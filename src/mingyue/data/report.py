@@ -10,7 +10,10 @@ from mingyue.errors import DataError
 
 
 class Progress(Protocol):
-    """Called during long work: `stage` is "reading", "vocabulary", "encoding" or "fetching"; `total` 0 = not known."""
+    """Called during long work. `total` 0 = not known.
+
+    `stage`: "reading" and "fetching" in bytes, "vocabulary" and "encoding" in characters, "merging" (bpe) in parts.
+    """
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Show that `done` of `total` units of `stage` are finished."""
