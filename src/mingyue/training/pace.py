@@ -44,6 +44,8 @@ class Pace:
     """Samples after an evaluation, spread over all evaluations."""
     ending: float = 0.0
     """What the caller does between the end of training and the end of the program."""
+    spent: float = 0.0
+    """All steps that were measured, together."""
     _steps: array[float] = field(default_factory=lambda: array("d"))
     _later_sum: float = 0.0
     _later_start: int = 0
@@ -51,6 +53,7 @@ class Pace:
     def add_step(self, seconds: float) -> None:
         """Note the duration of a step."""
         self._steps.append(seconds)
+        self.spent += seconds
         self._later_sum += seconds
         while self._later_start < len(self._steps) // 2:
             self._later_sum -= self._steps[self._later_start]

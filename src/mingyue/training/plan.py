@@ -1,8 +1,10 @@
 """The plan of a run: how many steps, which rate at each, when to evaluate.
 
 With `--steps` and `--epochs` the plan stands from the start. With `--minutes` the number of steps follows the measured
-speed until the rate has to know it (where it begins to fall; for every schedule but wsd, the end of the warm-up). Then
-it is fixed and recorded, and from there on the clock changes nothing: a resumed run replays the plan.
+speed until the rate begins to fall and so has to know its end. Then it is fixed and recorded, and from there on the
+clock changes nothing: a resumed run replays the plan. A fall that would begin earlier (a cosine does, right after the
+warm-up) waits at the peak until steps of a tenth of the time have shown the speed; where nothing falls towards the end (paper,
+constant), the plan is fixed halfway.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from mingyue.training.schedules import ScheduleKind, decay_start, multiplier, wa
 
 DEFAULT_MINUTES = 10.0
 _EVALUATIONS = 20  # over a run, when nothing else is asked for
+_MEASURED_SHARE = 0.1  # of the time of a run in minutes, before its length is fixed
 _LOG_LINES = 10  # between two evaluations
 _EVALUATION_SHARE = 0.05  # of the time of the steps between two evaluations
 _FORWARD_SHARE = 1 / 3  # of a step: backward costs twice what forward does
@@ -31,7 +34,7 @@ class Plan:
     total_steps: int
     warmup_steps: int
     decay_from: int
-    """First step (from 0) at which the rate depends on `total_steps`."""
+    """First step (from 0) of the fall that ends at `total_steps`; `total_steps` if there is none."""
     decay_share: float
     final_share: float
     evaluate_every: int
@@ -70,10 +73,12 @@ class Plan:
             return self
         left = pace.steps_in(60 * self.minutes - seconds, self.evaluate_every)
         total = max(1, step + left)
-        begins = decay_start(self.schedule, total, self.warmup_steps, self.decay_share)
-        if step < begins and left > 0:
-            return replace(self, total_steps=total, decay_from=begins)
-        return replace(self, total_steps=total, decay_from=min(step, total), fixed=True)
+        falls = decay_start(self.schedule, total, self.warmup_steps, self.decay_share)
+        never = falls >= total
+        known = pace.spent >= _MEASURED_SHARE * (pace.spent + 60 * self.minutes - seconds)
+        if left > 0 and not (known and step >= (total // 2 if never else falls)):
+            return replace(self, total_steps=total, decay_from=total if never else max(falls, step + 1))
+        return replace(self, total_steps=total, decay_from=total if never else step, fixed=True)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""

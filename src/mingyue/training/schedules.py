@@ -15,13 +15,13 @@ def warmup_steps(warmup: float, total_steps: int) -> int:
 
 
 def decay_start(kind: ScheduleKind, total_steps: int, warmup: int, decay_share: float) -> int:
-    """The step (counted from 0) from which the rate can no longer be followed without knowing the total.
+    """The step (counted from 0) at which the rate begins to fall towards the end; `total_steps` if it never does.
 
-    For wsd that is where its fall begins; the other kinds need the total as soon as the warm-up is over.
+    (The paper's rate falls too, but without looking at the end.)
     """
     if kind == "wsd":
         return max(warmup, total_steps - round(decay_share * total_steps))
-    return warmup
+    return warmup if kind == "cosine" else total_steps
 
 
 def multiplier(
@@ -33,7 +33,7 @@ def multiplier(
     last step, so no step is spent at rate 0.
 
     - wsd (warm-up, stable, decay; Hu et al. 2024, section 4): linear fall from `decay_from` on.
-    - cosine (Loshchilov and Hutter 2017): half a cosine from the end of the warm-up to the end.
+    - cosine (Loshchilov and Hutter 2017): half a cosine from `decay_from` (the end of the warm-up) to the end.
     - paper (Vaswani et al. 2017, section 5.3): min(n^-0.5, n · warmup^-1.5) with n counted from 1, divided by its
       largest value, warmup^-0.5; see `paper_peak` for the peak itself.
     - constant: 1 after the warm-up.
@@ -44,12 +44,9 @@ def multiplier(
         return min((peak_at / number) ** 0.5, number / peak_at)
     if step < warmup:
         return number / warmup
-    if kind == "constant":
+    if kind == "constant" or step < decay_from:
         return 1.0
-    start = decay_from if kind == "wsd" else warmup
-    if step < start:
-        return 1.0
-    done = min(1.0, (step - start) / max(1, total_steps - start))
+    done = min(1.0, (step - decay_from) / max(1, total_steps - decay_from))
     left = 1.0 - done if kind == "wsd" else 0.5 * (1.0 + math.cos(math.pi * done))
     return final_share + (1.0 - final_share) * left
 

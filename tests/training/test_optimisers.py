@@ -1,0 +1,188 @@
+"""Which optimiser moves which weight, at which rate, and what is saved of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mingyue.config import OptimiserSettings, TrainSettings
+from mingyue.errors import CheckpointError
+from mingyue.models import build_model
+from mingyue.training import Optimisers, Rates, peak_rates
+from mingyue.training.names import clean_name, clean_state, load_clean_state
+from mingyue.training.optimisers import group_of, matrix_rows
+
+RATES = Rates(adamw=0.01, muon=0.02)
+
+
+def give_gradients(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for weight in model.parameters():
+        weight.grad = torch.randn(weight.shape, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "group"),
+    [
+        ("embedding.weight", 2, "embeddings"),
+        ("positions.table", 2, "embeddings"),
+        ("output.weight", 2, "output"),
+        ("blocks.0.attention.qkv.weight", 2, "matrices"),
+        ("blocks.3.feedforward.output.weight", 2, "matrices"),
+        ("blocks.3.attention.output.weight", 2, "matrices"),
+        ("blocks.0.attention.qkv.bias", 1, "vectors"),
+        ("blocks.0.attention.query_norm.weight", 1, "vectors"),
+        ("final_norm.weight", 1, "vectors"),
+    ],
+)
+def test_groups_by_name(name, axes, group):
+    assert group_of(name, torch.empty((2,) * axes)) == group
+
+
+def test_every_weight_of_every_kind_of_model_is_moved(tiny_config):
+    """No weight is left out: biases, learned positions and a free output layer among them."""
+    config = tiny_config(
+        positions="learned", tied_output=False, bias_qkv=True, bias_output=True, bias_feedforward=True, norm="layer"
+    )
+    for optimiser in ("muon", "adamw"):
+        model = build_model(config, seed=1)
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        optimisers = Optimisers(model, OptimiserSettings(optimiser=optimiser), RATES)
+        give_gradients(model, 1)
+        optimisers.step()
+        assert not [name for name, weight in model.named_parameters() if torch.equal(weight, before[name])]
+
+
+def test_slices_of_joined_weights(tiny_config):
+    """Q, K, V and the two halves of SwiGLU are matrices of their own, whatever the number of key-value heads."""
+    config = tiny_config()
+    assert matrix_rows("blocks.0.attention.qkv.weight", torch.empty(32, 16), config) == (16, 8, 8)
+    assert matrix_rows("blocks.1.feedforward.inner.weight", torch.empty(48, 16), config) == (24, 24)
+    assert matrix_rows("blocks.1.feedforward.inner.weight", torch.empty(24, 16), tiny_config(feedforward="gelu")) == (
+        24,
+    )
+    assert matrix_rows("blocks.1.attention.output.weight", torch.empty(16, 16), config) == (16,)
+    model = build_model(config, seed=1)  # and they fit the real weights
+    for name, weight in model.named_parameters():
+        if group_of(name, weight) == "matrices":
+            assert sum(matrix_rows(name, weight, config)) == weight.shape[0]
+
+
+def test_only_matrices_decay(tiny_config):
+    """With gradients of zero only the matrices and a free output layer shrink: gains, biases, embeddings do not."""
+    for optimiser in ("muon", "adamw"):
+        model = build_model(tiny_config(tied_output=False), seed=1)
+        before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        optimisers = Optimisers(model, OptimiserSettings(optimiser=optimiser, weight_decay=0.5), RATES)
+        for weight in model.parameters():
+            weight.grad = torch.zeros_like(weight)
+        optimisers.step()
+        for name, weight in model.named_parameters():
+            decayed = weight.ndim == 2 and name != "embedding.weight"
+            rate = RATES.muon if optimiser == "muon" and name.startswith("blocks") else RATES.adamw
+            factor = 1 - rate * 0.5 if decayed else 1.0
+            torch.testing.assert_close(weight.detach(), before[name] * factor, msg=name)
+
+
+def test_rates_scale_both_optimisers(tiny_config):
+    """A rate of 0 moves nothing; the multiplier acts on every weight."""
+    model = build_model(tiny_config(), seed=1)
+    optimisers = Optimisers(model, OptimiserSettings(), RATES)
+    give_gradients(model, 1)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    optimisers.set_rates(0.0)
+    optimisers.step()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    optimisers.set_rates(0.5)
+    assert {group["lr"] for group in optimisers.adamw.param_groups} == {0.005}
+    assert optimisers.muon.rate == 0.01
+
+
+@pytest.mark.parametrize("optimiser", ["muon", "adamw"])
+def test_state_is_restored_exactly_by_name(tiny_config, optimiser):
+    """T2: state saved by weight name and loaded into new optimisers continues with the same bits."""
+    settings = OptimiserSettings(optimiser=optimiser)
+    one = build_model(tiny_config(), seed=1)
+    first = Optimisers(one, settings, RATES)
+    for step in range(3):
+        give_gradients(one, step)
+        first.step()
+    state = {name: tensor.clone() for name, tensor in first.named_state().items()}
+    expected = "muon.blocks.0.attention.qkv.weight.momentum" if optimiser == "muon" else None
+    assert {"adamw.embedding.weight.exp_avg", "adamw.final_norm.weight.step", expected} - {None} <= set(state)
+    two = build_model(tiny_config(), seed=1)
+    load_clean_state(two, clean_state(one))
+    second = Optimisers(two, settings, RATES)
+    second.load_named_state(state)
+    for model, optimisers in ((one, first), (two, second)):
+        give_gradients(model, 9)
+        optimisers.step()
+    assert all(torch.equal(tensor, two.state_dict()[name]) for name, tensor in one.state_dict().items())
+
+
+def test_state_before_the_first_step(tiny_config):
+    """A checkpoint made before any step loads too."""
+    model = build_model(tiny_config(), seed=1)
+    optimisers = Optimisers(model, OptimiserSettings(), RATES)
+    state = {name: tensor.clone() for name, tensor in optimisers.named_state().items()}
+    Optimisers(model, OptimiserSettings(), RATES).load_named_state(state)
+
+
+def test_wrong_state_is_named(tiny_config):
+    """A missing, misshapen or foreign tensor is an error with its name."""
+    model = build_model(tiny_config(), seed=1)
+    optimisers = Optimisers(model, OptimiserSettings(), RATES)
+    give_gradients(model, 1)
+    optimisers.step()
+    state = {name: tensor.clone() for name, tensor in optimisers.named_state().items()}
+    for name in ("adamw.embedding.weight.exp_avg", "muon.blocks.1.feedforward.output.weight.momentum"):
+        with pytest.raises(CheckpointError, match=name):
+            optimisers.load_named_state({key: value for key, value in state.items() if key != name})
+        with pytest.raises(CheckpointError, match=name):
+            optimisers.load_named_state(state | {name: torch.zeros(3, 3)})
+    with pytest.raises(CheckpointError, match="stranger"):
+        optimisers.load_named_state(state | {"adamw.stranger.exp_avg": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match=r"adamw\.embedding\.weight"):  # Muon's run is not AdamW's
+        optimisers.load_named_state(
+            {name: value for name, value in state.items() if name.startswith("muon") or "final_norm" in name}
+        )
+
+
+def test_clean_names_after_compile(tiny_config):
+    """T10: names are the model's own under a compiled wrapper, and load strictly both ways."""
+    model = build_model(tiny_config(), seed=1)
+    own = set(model.state_dict())
+    wrapped = torch.compile(model, backend="eager")
+    assert set(wrapped.state_dict()) != own
+    assert set(clean_state(wrapped)) == own
+    other = build_model(tiny_config(), seed=2)
+    load_clean_state(torch.compile(other, backend="eager"), clean_state(wrapped))
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in other.state_dict().items())
+    assert clean_name("module._orig_mod.blocks.0.attention.qkv.weight") == "blocks.0.attention.qkv.weight"
+
+
+def test_wrong_weights_are_named(tiny_config):
+    """T10: strict: the first missing, misshapen or foreign tensor is named."""
+    model = build_model(tiny_config(), seed=1)
+    state = clean_state(model)
+    for wrong in (
+        {name: tensor for name, tensor in state.items() if name != "final_norm.weight"},
+        state | {"final_norm.weight": torch.zeros(3)},
+    ):
+        with pytest.raises(CheckpointError, match=r"final_norm\.weight"):
+            load_clean_state(model, wrong)
+    with pytest.raises(CheckpointError, match="stranger"):
+        load_clean_state(model, state | {"stranger": torch.zeros(1)})
+
+
+def test_rates_given_and_chosen(tiny_config):
+    """Given rates stand; chosen ones follow the width; the paper's peak follows width and warm-up."""
+    narrow, wide = tiny_config(), tiny_config(d_model=64)
+    given = TrainSettings.from_flat(learning_rate=0.1, muon_learning_rate=0.2)
+    assert peak_rates(given, narrow, 10) == Rates(0.1, 0.2)
+    chosen = [peak_rates(TrainSettings(), config, 10) for config in (narrow, wide)]
+    assert chosen[0].adamw == pytest.approx(2 * chosen[1].adamw)
+    assert chosen[0].muon == chosen[1].muon
+    paper = TrainSettings.from_flat(schedule="paper")
+    assert peak_rates(paper, wide, 100).adamw == pytest.approx(64**-0.5 * 100**-0.5)
+    assert peak_rates(TrainSettings.from_flat(schedule="paper", learning_rate=0.1), wide, 100).adamw == 0.1

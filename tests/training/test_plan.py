@@ -1,0 +1,166 @@
+"""The plan: fixed from counts, or following the clock until it has to be fixed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mingyue.config import TrainSettings
+from mingyue.errors import TrainingError
+from mingyue.training import Clock, Pace, Plan, Sizes, make_plan
+
+SIZES = Sizes(windows=100, rows=8, step_tokens=512, heldout_tokens=5000)
+
+
+def settings_of(**values):
+    return TrainSettings.from_flat(**values)
+
+
+def test_steps_are_a_plan_from_the_start():
+    plan = make_plan(settings_of(steps=200, warmup=0.1), SIZES, pace=Pace(), seconds=0.0)
+    assert (plan.total_steps, plan.warmup_steps, plan.decay_from, plan.fixed) == (200, 20, 100, True)
+    assert plan.evaluate_every == 10
+    assert [step for step in range(25) if plan.evaluates_after(step)] == [9, 19]
+    assert plan.evaluates_after(199)
+    assert plan.log_every == 1
+    assert plan.follow(50, Pace(first_guess=9.0), 1e6) == plan
+
+
+def test_epochs_show_the_whole_text():
+    """100 windows in steps of 8: one epoch is 13 steps, the last of which reaches into the next."""
+    for epochs, steps in ((1, 13), (2, 25), (0.5, 7), (0.001, 1), (8, 100)):
+        assert make_plan(settings_of(epochs=epochs), SIZES, pace=Pace(), seconds=0.0).total_steps == steps
+
+
+def test_evaluations_are_counted_not_measured():
+    """About 20 evaluations that cost at most 5 % of the steps; the same on every machine."""
+    plans = [make_plan(settings_of(steps=1000), SIZES, pace=Pace(first_guess=p), seconds=s) for p, s in ((1, 0), (9, 5))]
+    assert plans[0] == plans[1]
+    assert plans[0].evaluate_tokens == int(0.15 * 50 * 512)
+    assert make_plan(settings_of(steps=10_000), SIZES, pace=Pace(), seconds=0.0).evaluate_tokens is None  # all of it
+    asked = make_plan(settings_of(steps=1000, evaluate_every=7, evaluate_tokens=100), SIZES, pace=Pace(), seconds=0.0)
+    assert (asked.evaluate_every, asked.evaluate_tokens) == (7, 100)
+
+
+def test_plan_survives_json():
+    plan = make_plan(settings_of(minutes=5.0), SIZES, pace=Pace(first_guess=0.1), seconds=3.0)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+class Machine:
+    """Plays a run of so many minutes on a made-up machine; time passes only when something is done."""
+
+    def __init__(self, *, minutes, step, slow_start=0.0, evaluation=0.0, final=0.0, save=0.0, start=8.0, noise=0.0, **s):
+        self.now, self.step_seconds, self.slow_start, self.noise = 0.0, step, slow_start, noise
+        self.evaluation, self.final, self.save = evaluation, final, save
+        self.settings = settings_of(minutes=minutes, **s)
+        self.clock = Clock(already=start, now=lambda: self.now)
+        self.random = random.Random(1)
+
+    def play(self):
+        guess = self.step_seconds * (1 + self.slow_start)  # what the first step would be measured at
+        self.now += 2 * guess
+        pace = Pace(first_guess=guess, ending=1.0)
+        self.plan = make_plan(self.settings, SIZES, pace=pace, seconds=self.clock.seconds())
+        step, self.fixed_at, self.plans = 0, None, []
+        while True:
+            plan = self.plan.follow(step, pace, self.clock.seconds())
+            if plan.fixed and self.fixed_at is None:
+                self.fixed_at = step
+            if self.fixed_at is not None:
+                self.plans.append(plan)
+            self.plan = plan
+            if step >= plan.total_steps:
+                break
+            factor = 1 + self.slow_start * 0.5**step
+            taken = self.step_seconds * factor * (1 + self.noise * self.random.uniform(-1, 1))
+            self.now += taken
+            pace.add_step(taken)
+            step += 1
+            if plan.evaluates_after(step - 1):
+                self.now += self.evaluation + self.save
+                pace.evaluation, pace.save, pace.final_evaluation = self.evaluation, self.save, self.final
+        self.now += self.final + self.save + 1.0
+        self.steps = step
+        return self.clock.seconds()
+
+
+@pytest.mark.parametrize("schedule", ["wsd", "cosine", "paper", "constant"])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        {"minutes": 10, "step": 0.11},
+        {"minutes": 10, "step": 0.11, "noise": 0.5, "evaluation": 0.9, "final": 12.0, "save": 0.4},
+        {"minutes": 1, "step": 0.05, "slow_start": 20.0, "final": 3.0, "save": 0.1},
+        {"minutes": 10, "step": 0.3, "slow_start": 30.0, "start": 45.0},
+        {"minutes": 0.5, "step": 0.002, "evaluation": 0.05, "final": 1.0},
+    ],
+)
+def test_minutes_end_on_time(machine, schedule):
+    """A run of so many minutes ends within 5 %: start, evaluations, saving and slow first steps included."""
+    played = Machine(schedule=schedule, **machine)
+    assert played.play() == pytest.approx(60 * machine["minutes"], rel=0.05)
+    # wsd: half of the steps are the decay; cosine: a tenth of the time to know the speed; paper, constant: halfway
+    low, high = {"cosine": (0.05, 0.12)}.get(schedule, (0.4, 0.6))
+    assert low * played.steps < played.fixed_at < high * played.steps
+    never = schedule in ("paper", "constant")
+    assert played.plan.decay_from == (played.steps if never else played.fixed_at)
+
+
+def test_plan_does_not_move_once_fixed():
+    """From the beginning of the decay on the plan is the same, whatever the clock says."""
+    played = Machine(minutes=2, step=0.1, noise=0.9)
+    played.play()
+    assert len(set(played.plans)) == 1
+    assert played.plans[0].fixed
+    assert played.plans[0].total_steps == played.steps
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(0.2, 20),
+    st.floats(0.005, 2.0),
+    st.floats(0, 1),
+    st.sampled_from(["wsd", "cosine", "constant"]),
+    st.floats(0, 1),
+)
+def test_minutes_always_end(minutes, step, decay_share, schedule, warmup):
+    """Whatever the settings, a run of so many minutes takes steps, ends, and its last rate is above 0."""
+    if 60 * minutes < 9 + 6 * step:
+        return
+    played = Machine(minutes=minutes, step=step, decay_share=decay_share, schedule=schedule, warmup=warmup)
+    seconds = played.play()
+    assert played.steps >= 1
+    assert seconds < 60 * minutes * 1.05 + 2 * step
+    assert 0 < played.plan.multiplier(played.steps - 1) <= 1
+
+
+def test_no_time_for_a_step_says_so():
+    """A budget that the start has used up is an error with both numbers."""
+    with pytest.raises(TrainingError, match=r"0\.1 minutes .* 30 s"):
+        make_plan(settings_of(minutes=0.1), SIZES, pace=Pace(first_guess=0.5), seconds=30.0)
+
+
+def test_pace_forgets_the_slow_start():
+    """The mean of the later half: ten slow steps at the start do not count after twenty fast ones."""
+    pace = Pace(first_guess=7.0)
+    for _ in range(7):
+        pace.add_step(5.0)
+    assert pace.step_seconds == 7.0  # too few to believe
+    for _ in range(3):
+        pace.add_step(5.0)
+    assert pace.step_seconds == pytest.approx(5.0)
+    for _ in range(30):
+        pace.add_step(0.1)
+    assert pace.step_seconds == pytest.approx(0.1)
+
+
+def test_clock_counts_earlier_parts_and_not_the_time_between():
+    now = 100.0
+    clock = Clock(already=2.0, now=lambda: now)
+    now = 110.0
+    clock.add(60.0)
+    assert clock.seconds() == pytest.approx(72.0)
