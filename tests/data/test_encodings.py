@@ -121,6 +121,12 @@ def test_the_place_of_a_fault_is_right_in_any_chunk(read, write, monkeypatch, en
         read(path, encoding=encoding)
 
 
+def test_a_mark_does_not_excuse_bytes_that_do_not_fit(read, write):
+    """D4: the advice is not to take back a flag that was never given."""
+    with pytest.raises(DataError, match=r"line 2: byte 7 \(0xff\) does not fit utf-8\nRepair the file"):
+        read(write("a.txt", codecs.BOM_UTF8 + b"abc\n\xff"))
+
+
 def test_binary_content_is_refused_when_named(read, write):
     """D4: it is not text in some encoding."""
     with pytest.raises(DataError, match="line 2: byte 4 is NUL"):
@@ -164,17 +170,20 @@ def test_empty_and_whitespace_only_files_are_clear_errors(read, write):
 
 def test_reading_does_not_depend_on_the_encoding_of_the_platform(tmp_path):
     """D5: under an ASCII locale with UTF-8 mode off, Chinese is read, prepared, and written the same."""
-    (tmp_path / "诗.txt").write_bytes((POEM * 20).encode("utf-8"))
+    (tmp_path / "poems.txt").write_bytes((POEM * 20).encode("utf-8"))
     code = f"""
 import sys
 from pathlib import Path
-from mingyue.config import DataSettings
-from mingyue.data import ReadReport, read_documents
+from mingyue.config import DataSettings, TokenizerSettings
+from mingyue.data import ReadReport, load_corpus, prepare_corpus, read_documents
 from mingyue.data.corpora import get_corpus
 from mingyue.data.tang import write_text_atomically
 folder = Path({str(tmp_path)!a})
 (text,) = [d.text for d in read_documents(DataSettings(sources=[str(folder)]), ReadReport())]
 write_text_atomically(folder / "out.txt", text)
+prepare_corpus(DataSettings(sources=[str(folder / "poems.txt")]), TokenizerSettings(), folder / "prepared")
+tokenizer, corpus, report = load_corpus(folder / "prepared")
+assert tokenizer.decode(corpus.train.read().tolist()) == text[:corpus.train_characters]
 print(ascii(text[:5]), get_corpus("python-docs", folder=folder / "corpora").stat().st_size > 100000)
 """
     env = {**os.environ, "PYTHONUTF8": "0", "LC_ALL": "C", "LANG": "C", "PYTHONIOENCODING": "ascii"}

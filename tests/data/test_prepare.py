@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -266,6 +268,19 @@ def test_large_vocabularies_use_four_bytes(prepare, write):
     assert tokenizer.vocab_size > 65_536
     assert corpus.train.shards.dtype == np.dtype("<u4")
     assert tokenizer.decode(corpus.train.read().tolist()) == text[: corpus.train_characters]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_no_utf_8_are_read_and_told(prepare, tmp_path):
+    """D5: names of files are bytes of any encoding on Linux."""
+    folder = tmp_path / "texts"
+    for name in (b"\xc3\xf7.txt", b".\xff"):
+        folder.mkdir(exist_ok=True)
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes("床前明月光，疑是地上霜。".encode("gbk") * 3)
+    _, corpus, report = prepare(folder)
+    assert corpus.documents == 1
+    assert all(line.encode("utf-8") for line in report.describe())
+    assert load_corpus(tmp_path / "prepared")[2] == report
 
 
 def test_a_known_corpus_is_a_source(prepare, monkeypatch, tmp_path):

@@ -132,9 +132,11 @@ def _checked(name: str, open_bytes: Opener, encoding: Encoding, *, skip_bad: boo
         escaping = Encoding(encoding.codec, encoding.label, escape=True)
         if _scan(open_bytes, encoding.codec, "surrogateescape") is None:
             return escaping
+    told = encoding.label.endswith("as told")
+    other = "Name another encoding with --encoding, or leave --encoding out to have it detected."
     raise UndecodableError(
         f"{name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x}) does not fit {encoding.label}",
-        advice="Name another encoding with --encoding, or leave --encoding out to have it detected.",
+        advice=other if told else "Repair the file, or name its encoding with --encoding.",
     )
 
 

@@ -168,7 +168,7 @@ def _make(
             "counts": asdict(counts),
             "report": report.to_dict(),
         }
-        write_text_atomically(folder / _MANIFEST, json.dumps(manifest, ensure_ascii=False, indent=1) + "\n")
+        write_text_atomically(folder / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
     except OSError as error:
         message, advice = explain_os_error("the prepared text", folder, error)
         raise DataError(message, advice=advice) from None

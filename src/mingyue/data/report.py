@@ -53,12 +53,12 @@ class ReadReport:
     def drop(self, reason: str, where: str, *, count: int = 1) -> None:
         """Count something that is left out; the first place of each reason is remembered."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
-        self.examples.setdefault(reason, where)
+        self.examples.setdefault(reason, readable(where))
 
     def note(self, sentence: str) -> None:
         """Remember a sentence for the user, once."""
-        if sentence not in self.notes:
-            self.notes.append(sentence)
+        if readable(sentence) not in self.notes:
+            self.notes.append(readable(sentence))
 
     def count_encoding(self, label: str) -> None:
         """One more file in this encoding."""
@@ -108,6 +108,11 @@ class BadRecords:
             return
         offer = "--skip-bad leaves such records out and counts them."
         raise DataError(f"{where}: {message}", advice=offer if advice is None else f"{advice} {offer}")
+
+
+def readable(name: str) -> str:
+    """A file name that can be shown and stored: bytes that are not UTF-8 (lone surrogates in Python) are escaped."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _many(count: int, word: str) -> str:

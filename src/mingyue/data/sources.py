@@ -17,7 +17,7 @@ from typing import BinaryIO, Literal, cast
 
 from mingyue.config import nearest
 from mingyue.data.encodings import Opener
-from mingyue.data.report import ReadReport
+from mingyue.data.report import ReadReport, readable
 from mingyue.errors import DataError
 
 Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "hub"]
@@ -161,7 +161,7 @@ def _file(path: Path, name: str, *, named: bool) -> Source:
         suffixes.pop()
     kind = _KINDS.get(suffixes[-1], "text") if suffixes else "text"
     state = path.stat()
-    return Source(name, kind, path, named, state.st_size, state.st_mtime_ns)
+    return Source(readable(name), kind, path, named, state.st_size, state.st_mtime_ns)
 
 
 def _folder(folder: Path, report: ReadReport) -> Iterator[Source]:
