@@ -28,6 +28,7 @@ from mingyue.nn.positions import (
     RotaryRotation,
     Rotation,
     SinusoidalPositions,
+    ntk_base,
     rotary_frequencies,
     sinusoid_table,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "make_feedforward",
     "make_norm",
     "needs_matrix",
+    "ntk_base",
     "rotary_frequencies",
     "sinusoid_table",
     "tap",

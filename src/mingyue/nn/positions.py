@@ -111,14 +111,14 @@ class RotaryPositions(Positions):
 def rotary_frequencies(d_head: int, base: float, scaling: RotaryScaling | None) -> Tensor:
     """Angle per position of each of the D/2 pairs, fp64: base^(−2i/D), changed by `scaling` for longer contexts.
 
-    linear: Chen et al. 2023; ntk: base · factor^(D/(D−2)); llama3: low frequencies divided by the factor, high ones
+    linear: Chen et al. 2023; ntk: a larger base, `ntk_base`; llama3: low frequencies divided by the factor, high ones
     kept, a linear ramp between (Llama 3.1's published rule).
     """
     exponents = torch.arange(0, d_head, 2, dtype=torch.float64) / d_head
     if scaling is None:
         return base**-exponents
     if scaling.kind == "ntk":
-        return (base * scaling.factor ** (d_head / max(d_head - 2, 1))) ** -exponents
+        return ntk_base(base, scaling.factor, d_head) ** -exponents
     frequencies = base**-exponents
     if scaling.kind == "linear":
         return frequencies / scaling.factor
@@ -127,3 +127,8 @@ def rotary_frequencies(d_head: int, base: float, scaling: RotaryScaling | None) 
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
     return frequencies * (kept + (1 - kept) / scaling.factor)
+
+
+def ntk_base(base: float, factor: float, d_head: int) -> float:
+    """base · factor^(D/(D−2)): the fastest pair turns as before, the slowest one `factor` times slower."""
+    return base * factor ** (d_head / max(d_head - 2, 1))

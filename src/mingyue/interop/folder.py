@@ -1,0 +1,105 @@
+"""A local folder as transformers writes it: config.json with model.safetensors, whole or in shards. No pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from mingyue.config import ModelConfig
+from mingyue.errors import InteropError
+from mingyue.files import explain_os_error, write_bytes_atomically, write_text_atomically
+from mingyue.interop.families import from_hf_state, to_hf_state
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def load_hf_folder(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Read a folder of a known family: (config, state of a `DecoderOnly(config)`, fp32).
+
+    Raises `InteropError` that names the file, and the first key or tensor that is missing, not expected or not
+    understood. Nothing in the folder is executed.
+    """
+    if not folder.is_dir():
+        raise InteropError(f"{folder} is not a folder")
+    theirs = _read_json(folder / CONFIG)
+    tensors = _read_weights(folder)
+    try:
+        return from_hf_state(theirs, tensors)
+    except InteropError as error:
+        raise InteropError(f"{folder}: {error.message}", advice=error.advice) from error
+
+
+def save_hf_folder(
+    folder: Path,
+    config: ModelConfig,
+    state: Mapping[str, Tensor],
+    *,
+    family: str | None = None,
+    special_ids: Mapping[str, int] | None = None,
+) -> None:
+    """Write a folder that transformers loads; arguments as in `to_hf_state`. `verify_hf` compares it with the model.
+
+    Raises `InteropError` for a config that no family expresses, or when the disk refuses.
+    """
+    theirs, tensors = to_hf_state(config, state, family=family, special_ids=special_ids)
+    plain = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / INDEX).unlink(missing_ok=True)  # of another model: it would be read instead of what is written here
+        write_bytes_atomically(folder / WEIGHTS, save(plain, metadata={"format": "pt"}))
+        write_text_atomically(folder / CONFIG, json.dumps(theirs, ensure_ascii=False, indent=2) + "\n")
+    except OSError as error:
+        message, advice = explain_os_error("the exported model", folder, error)
+        raise InteropError(message, advice=advice) from error
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    if (folder / WEIGHTS).is_file():
+        return _read_file(folder / WEIGHTS)
+    if not (folder / INDEX).is_file():
+        pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
+        if pickled:
+            raise InteropError(
+                f"{folder} holds its weights as a pickle ({pickled[0]}), which can run code when it is loaded",
+                advice="Use a copy with model.safetensors; transformers writes one: model.save_pretrained(folder).",
+            )
+        raise InteropError(f"{folder} has neither {WEIGHTS} nor {INDEX}")
+    places = _read_json(folder / INDEX).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
+        raise InteropError(f"{folder / INDEX} has no weight_map of tensor names to file names")
+    tensors: dict[str, Tensor] = {}
+    for shard in sorted(set(places.values())):
+        if Path(shard).name != shard or not (folder / shard).is_file():
+            raise InteropError(f"{folder / INDEX} names {shard}, which is not a file in {folder}")
+        tensors |= _read_file(folder / shard)
+    for name, shard in places.items():
+        if name not in tensors:
+            raise InteropError(f"{folder / INDEX}: tensor {name} is not in {shard}")
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError) as error:
+        raise InteropError(f"{path} is damaged: {error}", advice="Copy it again.") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InteropError(f"{path.parent} has no {path.name}: it is not a model of transformers") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InteropError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise InteropError(f"{path} does not hold a JSON object")
+    return value

@@ -1,0 +1,68 @@
+"""GPT-2 (Radford et al. 2019), as `GPT2LMHeadModel` stores it: its layers hold [in, out] weights ("Conv1D")."""
+
+from __future__ import annotations
+
+from mingyue.interop.mapping import Family, Setting, TensorRule
+
+_ACTIVATIONS = {
+    "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "gelu": "gelu", "relu": "relu", "relu2": "relu2",
+}  # fmt: skip
+
+GPT2 = Family(
+    model_type="gpt2",
+    architecture="GPT2LMHeadModel",
+    prefix="transformer.",
+    settings=(
+        Setting("vocab_size", "vocab_size"),
+        Setting("n_positions", "context"),
+        Setting("n_embd", "d_model"),
+        Setting("n_layer", "n_layers"),
+        Setting("n_head", "n_heads"),
+        Setting("n_inner", "d_ff", default=lambda theirs: 4 * theirs["n_embd"]),
+        Setting("activation_function", "feedforward", default=lambda _: "gelu_new", values=_ACTIVATIONS),
+        Setting("layer_norm_epsilon", "norm_eps", default=lambda _: 1e-5),
+        Setting("resid_pdrop", "dropout", default=lambda _: 0.1, also=("embd_pdrop",)),
+        Setting("attn_pdrop", "attention_dropout", default=lambda _: 0.1),
+        Setting("tie_word_embeddings", "tied_output", default=lambda _: True),
+    ),
+    fixed={
+        "positions": "learned",
+        "n_kv_heads": lambda ours: ours["n_heads"],
+        "d_head": lambda ours: ours["d_model"] // ours["n_heads"],
+        "norm": "layer",
+        "norm_placement": "pre",
+        "final_norm": True,
+        "qk_norm": False,
+        "bias_qkv": True,
+        "bias_output": True,
+        "bias_feedforward": True,
+        "embedding_scale": False,
+        "window": None,
+    },
+    required={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+        "quantization_config": None,
+    },
+    tensors=(
+        TensorRule("embedding.weight", "transformer.wte.weight"),
+        TensorRule("positions.table", "transformer.wpe.weight"),
+        TensorRule("blocks.{i}.attention_norm.weight", "transformer.h.{i}.ln_1.weight"),
+        TensorRule("blocks.{i}.attention_norm.bias", "transformer.h.{i}.ln_1.bias"),
+        TensorRule("blocks.{i}.attention.qkv.weight", "transformer.h.{i}.attn.c_attn.weight", turned=True),
+        TensorRule("blocks.{i}.attention.qkv.bias", "transformer.h.{i}.attn.c_attn.bias"),
+        TensorRule("blocks.{i}.attention.output.weight", "transformer.h.{i}.attn.c_proj.weight", turned=True),
+        TensorRule("blocks.{i}.attention.output.bias", "transformer.h.{i}.attn.c_proj.bias"),
+        TensorRule("blocks.{i}.feedforward_norm.weight", "transformer.h.{i}.ln_2.weight"),
+        TensorRule("blocks.{i}.feedforward_norm.bias", "transformer.h.{i}.ln_2.bias"),
+        TensorRule("blocks.{i}.feedforward.inner.weight", "transformer.h.{i}.mlp.c_fc.weight", turned=True),
+        TensorRule("blocks.{i}.feedforward.inner.bias", "transformer.h.{i}.mlp.c_fc.bias"),
+        TensorRule("blocks.{i}.feedforward.output.weight", "transformer.h.{i}.mlp.c_proj.weight", turned=True),
+        TensorRule("blocks.{i}.feedforward.output.bias", "transformer.h.{i}.mlp.c_proj.bias"),
+        TensorRule("final_norm.weight", "transformer.ln_f.weight"),
+        TensorRule("final_norm.bias", "transformer.ln_f.bias"),
+        TensorRule("output.weight", "lm_head.weight"),
+    ),
+    ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
+)

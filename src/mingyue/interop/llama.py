@@ -1,0 +1,88 @@
+"""Llama 2 and 3 (Touvron et al. 2023; Grattafiori et al. 2024), as `LlamaForCausalLM` stores it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mingyue.config import ModelConfig
+from mingyue.errors import InteropError
+from mingyue.interop.mapping import Family, Setting, TensorRule, gate_up_rows, query_key_value_rows
+from mingyue.interop.rotary import read_rotary, write_rotary
+
+ROTARY_SETTINGS = (
+    Setting("vocab_size", "vocab_size"),
+    Setting("max_position_embeddings", "context"),
+    Setting("hidden_size", "d_model"),
+    Setting("num_hidden_layers", "n_layers"),
+    Setting("num_attention_heads", "n_heads"),
+    Setting("num_key_value_heads", "n_kv_heads", default=lambda theirs: theirs["num_attention_heads"]),
+    Setting("intermediate_size", "d_ff"),
+    Setting("hidden_act", "feedforward", default=lambda _: "silu", values={"silu": "swiglu"}),
+    Setting("rms_norm_eps", "norm_eps", default=lambda _: 1e-6),
+    Setting("attention_bias", ("bias_qkv", "bias_output"), default=lambda _: False),
+    Setting("attention_dropout", "attention_dropout", default=lambda _: 0.0),
+    Setting("tie_word_embeddings", "tied_output", default=lambda _: False),
+)
+"""What Llama and the families shaped like it say alike."""
+
+ROTARY_FIXED = {
+    "positions": "rotary",
+    "norm": "rms",
+    "norm_placement": "pre",
+    "final_norm": True,
+    "embedding_scale": False,
+}
+
+ROTARY_TENSORS = (
+    TensorRule("embedding.weight", "model.embed_tokens.weight"),
+    TensorRule("blocks.{i}.attention_norm.weight", "model.layers.{i}.input_layernorm.weight"),
+    *(
+        TensorRule(
+            f"blocks.{{i}}.attention.qkv.{kind}",
+            tuple(f"model.layers.{{i}}.self_attn.{one}_proj.{kind}" for one in "qkv"),
+            rows=query_key_value_rows,
+        )
+        for kind in ("weight", "bias")
+    ),
+    TensorRule("blocks.{i}.attention.output.weight", "model.layers.{i}.self_attn.o_proj.weight"),
+    TensorRule("blocks.{i}.attention.output.bias", "model.layers.{i}.self_attn.o_proj.bias"),
+    TensorRule("blocks.{i}.feedforward_norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
+    *(
+        TensorRule(
+            f"blocks.{{i}}.feedforward.inner.{kind}",
+            tuple(f"model.layers.{{i}}.mlp.{one}_proj.{kind}" for one in ("gate", "up")),
+            rows=gate_up_rows,
+        )
+        for kind in ("weight", "bias")
+    ),
+    TensorRule("blocks.{i}.feedforward.output.weight", "model.layers.{i}.mlp.down_proj.weight"),
+    TensorRule("blocks.{i}.feedforward.output.bias", "model.layers.{i}.mlp.down_proj.bias"),
+    TensorRule("final_norm.weight", "model.norm.weight"),
+    TensorRule("output.weight", "lm_head.weight"),
+)
+
+
+def _write_more(config: ModelConfig) -> dict[str, Any]:
+    if config.d_model % config.n_heads:
+        raise InteropError(
+            f"llama cannot express d_model {config.d_model} with n_heads {config.n_heads}: it must divide"
+        )
+    return write_rotary(config)
+
+
+LLAMA = Family(
+    model_type="llama",
+    architecture="LlamaForCausalLM",
+    prefix="model.",
+    settings=(
+        *ROTARY_SETTINGS,
+        Setting("head_dim", "d_head", default=lambda theirs: theirs["hidden_size"] // theirs["num_attention_heads"]),
+        Setting("mlp_bias", "bias_feedforward", default=lambda _: False),
+    ),
+    fixed={**ROTARY_FIXED, "qk_norm": False, "window": None},
+    required={"quantization_config": None},
+    tensors=ROTARY_TENSORS,
+    ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
+    read_more=read_rotary,
+    write_more=_write_more,
+)

@@ -1,0 +1,239 @@
+"""The engine of the name maps: a family of foreign models is data, applied in both directions.
+
+A `Family` says which setting of theirs is which of ours, and which tensors of theirs make which of ours, turned or
+stacked. Nothing is guessed: what one side cannot express, and the first tensor that does not fit, is named in an
+`InteropError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mingyue.config import ModelConfig
+from mingyue.errors import InteropError, SettingsError
+from mingyue.models import DecoderOnly
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value that both sides have: `theirs` is a key of their config.json, `ours` one field of ModelConfig or several.
+
+    `default` works out what a missing or null key means, from the rest of their config; without one it must be there.
+    `values` translates values, theirs to ours. `also` are further keys of theirs that get the same value.
+    """
+
+    theirs: str
+    ours: str | tuple[str, ...]
+    default: Callable[[Json], Any] | None = None
+    values: Mapping[Any, Any] | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names on our side."""
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+
+@dataclass(frozen=True)
+class TensorRule:
+    """One weight of ours, made of one or several of theirs; `{i}` stands for the number of the block.
+
+    Several are stacked by rows in the order given, each with as many rows as `rows` says. `turned`: theirs is stored as
+    [in, out]. A rule for a weight that a config does not have (a bias, an untied output layer) is not used.
+    """
+
+    ours: str
+    theirs: str | tuple[str, ...]
+    rows: Callable[[ModelConfig], tuple[int, ...]] | None = None
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class Family:
+    """One foreign family, as transformers knows it."""
+
+    model_type: str
+    architecture: str
+    prefix: str
+    """In front of the names of all tensors but the output layer's; files of the bare body come without it."""
+    settings: tuple[Setting, ...]
+    fixed: Mapping[str, Any]
+    """What every model of the family has, in our terms; a function works it out from our other settings."""
+    required: Mapping[str, Any]
+    """Keys of theirs that are understood with this value only; a missing key has it."""
+    tensors: tuple[TensorRule, ...]
+    ignored: tuple[str, ...] = ()
+    """Patterns of tensors that hold no weights."""
+    read_more: Callable[[Json], dict[str, Any]] = lambda _theirs: {}
+    """Settings of ours that take more than one key of theirs."""
+    write_more: Callable[[ModelConfig], dict[str, Any]] = lambda _config: {}
+    """Its inverse; raises InteropError for what cannot be said."""
+
+    def read_config(self, theirs: Json) -> ModelConfig:
+        """Their config.json → ours. Raises `InteropError` naming the key that is missing or not understood."""
+        for key, value in self.required.items():
+            if theirs.get(key, value) != value:
+                raise InteropError(f"config.json: {key} is {theirs[key]!r}; only {value!r} is understood")
+        values: dict[str, Any] = {}
+        for setting in self.settings:
+            values |= dict.fromkeys(setting.fields, _read(setting, theirs))
+        values |= self.read_more(theirs)
+        try:
+            for name, value in self.fixed.items():
+                values[name] = value(values) if callable(value) else value
+            return ModelConfig.read(values, source="config.json")
+        except (SettingsError, TypeError, ZeroDivisionError) as error:
+            raise InteropError(f"config.json describes no {self.model_type} model: {error}") from error
+
+    def write_config(self, config: ModelConfig) -> dict[str, Any]:
+        """Our config → theirs. Raises `InteropError` naming the setting that the family cannot express.
+
+        Dropout where the family has none and the kind of initialisation are left behind: they matter in training only.
+        """
+        ours = config.model_dump()
+        for name, value in self.fixed.items():
+            expected = value(ours) if callable(value) else value
+            if ours[name] != expected:
+                raise InteropError(f"{self.model_type} cannot express {name} {ours[name]}: it has {expected}")
+        theirs: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
+        for setting in self.settings:
+            theirs |= dict.fromkeys((setting.theirs, *setting.also), _write(setting, ours, self.model_type))
+        stated = {key: value for key, value in self.required.items() if value is not None}
+        return theirs | stated | self.write_more(config)
+
+    def read_tensors(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Their tensors → the state of a `DecoderOnly(config)`, fp32. Raises `InteropError` naming the first misfit."""
+        bare = not any(name.startswith(self.prefix) for name in tensors)
+        left = {(self.prefix if bare and name != OUTPUT else "") + name: tensor for name, tensor in tensors.items()}
+        state: dict[str, Tensor] = {}
+        for ours, parts in self._plan(config):
+            found = [_take(left, part) for part in parts]
+            state[ours] = (found[0] if len(found) == 1 else torch.cat(found)).float().contiguous()
+        twice = left.pop(OUTPUT, None)  # a tied table may be stored under both of its names
+        if twice is not None and not torch.equal(twice.float(), state[EMBEDDING]):
+            raise InteropError(
+                f"tensor {OUTPUT} is not the embedding table, though config.json says that they are tied"
+            )
+        for name, tensor in left.items():
+            if not any(fnmatchcase(name, pattern) for pattern in self.ignored):
+                raise InteropError(
+                    f"tensor {name} {list(tensor.shape)} has no place in a {self.model_type} model of this config.json"
+                )
+        return state
+
+    def write_tensors(self, config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The inverse of `read_tensors`. Raises `InteropError` if `state` is not that of a `DecoderOnly(config)`."""
+        left = dict(state)
+        tensors: dict[str, Tensor] = {}
+        for ours, parts in self._plan(config):
+            whole = _take(left, _Part(ours, (sum(part.height for part in parts), *parts[0].rest), turned=False))
+            for part, piece in zip(parts, whole.split([part.height for part in parts]), strict=True):
+                tensors[part.name] = (piece.T if part.turned else piece).clone(memory_format=torch.contiguous_format)
+        for name, tensor in left.items():
+            raise InteropError(f"tensor {name} {list(tensor.shape)} does not belong to a model of this config")
+        return tensors
+
+    def _plan(self, config: ModelConfig) -> Iterator[tuple[str, list[_Part]]]:
+        """For each weight of ours, in the order of the model: which of theirs it is made of, with their shapes."""
+        with torch.device("meta"):
+            expected = {name: tuple(tensor.shape) for name, tensor in DecoderOnly(config).state_dict().items()}
+        rules = {rule.ours: rule for rule in self.tensors}
+        for name, (height, *rest) in expected.items():
+            block = name.split(".")[1] if name.startswith("blocks.") else ""
+            rule = rules[name.replace(f"blocks.{block}.", "blocks.{i}.", 1)]
+            theirs = (rule.theirs,) if isinstance(rule.theirs, str) else rule.theirs
+            heights = (height,) if rule.rows is None else rule.rows(config)
+            yield (
+                name,
+                [
+                    _Part(one.replace("{i}", block), (rows, *rest), rule.turned)
+                    for one, rows in zip(theirs, heights, strict=True)
+                ],
+            )
+
+
+EMBEDDING, OUTPUT = "embedding.weight", "lm_head.weight"
+
+
+def query_key_value_rows(config: ModelConfig) -> tuple[int, ...]:
+    """Rows of Q, K and V in our `attention.qkv`."""
+    keys = config.n_kv_heads * config.d_head
+    return config.n_heads * config.d_head, keys, keys
+
+
+def gate_up_rows(config: ModelConfig) -> tuple[int, ...]:
+    """Rows of gate and up in the `feedforward.inner` of SwiGLU."""
+    return config.d_ff, config.d_ff
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A tensor of theirs: its name, its shape as we hold it, and whether they hold it turned."""
+
+    name: str
+    shape: tuple[int, ...]
+    turned: bool
+
+    @property
+    def height(self) -> int:
+        return self.shape[0]
+
+    @property
+    def rest(self) -> tuple[int, ...]:
+        return self.shape[1:]
+
+
+def _take(tensors: dict[str, Tensor], part: _Part) -> Tensor:
+    shape = part.shape[::-1] if part.turned else part.shape
+    tensor = tensors.pop(part.name, None)
+    if tensor is None:
+        raise InteropError(f"tensor {part.name} {list(shape)} is missing")
+    if tuple(tensor.shape) != shape:
+        raise InteropError(f"tensor {part.name} is {list(tensor.shape)}, the config asks for {list(shape)}")
+    if not tensor.is_floating_point():
+        raise InteropError(
+            f"tensor {part.name} holds {tensor.dtype} numbers",
+            advice="Quantised checkpoints are not read: use the original one.",
+        )
+    return tensor.T if part.turned else tensor
+
+
+def _read(setting: Setting, theirs: Json) -> Any:  # noqa: ANN401
+    value = theirs.get(setting.theirs)
+    if value is None:
+        if setting.default is None:
+            raise InteropError(f"config.json has no {setting.theirs}")
+        try:
+            value = setting.default(theirs)
+        except (KeyError, TypeError, ZeroDivisionError) as error:
+            raise InteropError(
+                f"config.json has no {setting.theirs}, and it does not follow from the rest: {error!r}"
+            ) from error
+    if setting.values is None:
+        return value
+    if value not in setting.values:
+        raise InteropError(f"config.json: {setting.theirs} is {value!r}; known: {', '.join(map(str, setting.values))}")
+    return setting.values[value]
+
+
+def _write(setting: Setting, ours: Json, family: str) -> Any:  # noqa: ANN401
+    first, *others = setting.fields
+    value = ours[first]
+    for other in others:
+        if ours[other] != value:
+            raise InteropError(f"{family} cannot express {other} {ours[other]} with {first} {value}")
+    if setting.values is None:
+        return value
+    theirs = [foreign for foreign, own in setting.values.items() if own == value]
+    if not theirs:
+        known = ", ".join(dict.fromkeys(map(str, setting.values.values())))
+        raise InteropError(f"{family} cannot express {first} {value}: it knows {known}")
+    return theirs[0]

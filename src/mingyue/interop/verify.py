@@ -1,0 +1,85 @@
+"""An export is done when the runtime that it is for has loaded it and given the same numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mingyue.errors import InteropError, MissingExtraError
+from mingyue.models import DecoderOnly
+
+TOLERANCE = 1e-4
+_ROWS, _MOST_TOKENS = 2, 256
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was compared: logits of `tokens` random ids, `difference` the largest found, fp32."""
+
+    runtime: str
+    tokens: int
+    difference: float
+    tolerance: float
+
+
+@torch.no_grad()
+def verify_hf(folder: Path, model: DecoderOnly, *, tolerance: float = TOLERANCE, seed: int = 1) -> Verification:
+    """Load `folder` in transformers and compare its logits with those of `model`, both in fp32 on the CPU.
+
+    Raises `InteropError` when transformers refuses the folder, makes up weights, leaves some out, or differs by more
+    than `tolerance`; `MissingExtraError` without transformers.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise MissingExtraError("transformers is not installed", advice="Install it: pip install 'mingyue[hf]'")
+    import transformers
+
+    with _quiet():
+        try:
+            reference, report = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+            )
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            raise InteropError(f"transformers cannot load {folder}: {error}") from error
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        for name in sorted(map(str, report.get(problem, ()))):
+            raise InteropError(f"{folder}: transformers reports {problem.replace('_', ' ')}, the first is {name}")
+    config = model.config
+    n_tokens = min(config.context, _MOST_TOKENS)
+    ids_BT = torch.randint(config.vocab_size, (_ROWS, n_tokens), generator=torch.Generator().manual_seed(seed))
+    theirs = reference.eval()(ids_BT).logits
+    ours = _twin(model)(ids_BT)
+    difference = (ours - theirs).abs().max().item()
+    if not difference <= tolerance:  # also true for NaN
+        raise InteropError(
+            f"{folder}: logits in transformers differ by {difference:.2e} from this model's, more than {tolerance:.0e}",
+            advice="Do not use this folder. Please report it with the model's config.json.",
+        )
+    return Verification(f"transformers {transformers.__version__}", ids_BT.numel(), difference, tolerance)
+
+
+def _twin(model: DecoderOnly) -> DecoderOnly:
+    """The same weights in fp32 on the CPU, for evaluation; `model` itself stays as it is."""
+    twin = DecoderOnly(model.config)
+    twin.load_state_dict({name: weight.detach().float().cpu() for name, weight in model.state_dict().items()})
+    return twin.eval()
+
+
+@contextmanager
+def _quiet() -> Generator[None, None, None]:
+    """Without the bars and notes of transformers: a library writes nothing to the screen."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
