@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +43,19 @@ def process():
         return subprocess.run(command, capture_output=True, timeout=60, check=False, **options)
 
     return call
+
+
+@pytest.fixture
+def ended():
+    """Makes what `api.train` returns, with only what the command line reads."""
+
+    def make(reason, *, sentences=(), texts=(), copying=None):
+        folder = Path("runs") / "x"
+        return types.SimpleNamespace(
+            folder=folder,
+            model_folder=folder / "model",
+            training=types.SimpleNamespace(reason=reason, step=7),
+            outcome=types.SimpleNamespace(verdict="learning", sentences=sentences, texts=texts, copying=copying),
+        )
+
+    return make

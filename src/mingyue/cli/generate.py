@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from mingyue.cli.options import COMMAND_LINE, takes
-from mingyue.cli.screen import write, write_json
+from mingyue.cli.screen import remark, show, table, write, write_json
 from mingyue.cli.texts import collect, unescape, without_last_line_end
 from mingyue.config import GenerateSettings
 
 if TYPE_CHECKING:
-    pass
+    from mingyue.api import Model
+    from mingyue.generation import Generation
 
 _HERE = "A run folder, or a model folder."
 _PROMPT = "Text to go on from; repeat it for several; `-` reads standard input. None = the start of a text."
@@ -53,19 +55,37 @@ def generate(
 
     writer = api.load(model, device=device, threads=threads)
     if stream and not json and not logprobs and len(prompts) * settings.samples == 1:
-        write(prompts[0])
-        for piece in writer.stream(prompts[0], settings):
-            write(piece)
-        write("\n")
+        _stream(writer, prompts[0], settings)
         return
-    results = writer.generate(prompts, settings)
-    if json:
-        for result in results:
-            write_json(result.to_dict(), indent=None)
-        return
+    results = writer.generate(prompts, settings, logprobs=logprobs)
     for number, result in enumerate(results, start=1):
+        if json:
+            write_json(result.to_dict(), indent=None)
+            continue
         if len(results) > 1:
             write(f"--- {number} of {len(results)} ---\n")
         write(f"{result.prompt}{result.text}\n")
         if logprobs:
-            _show_logprobs(result)
+            _show_logprobs(writer, result)
+    for note in writer.notes:
+        remark(note)
+
+
+def _stream(writer: Model, prompt: str, settings: GenerateSettings) -> None:
+    pieces = writer.stream(prompt, settings)
+    told = len(writer.notes)
+    for note in writer.notes:
+        remark(note)
+    write(prompt)
+    for piece in pieces:
+        write(piece)
+    write("\n")
+    for note in writer.notes[told:]:
+        remark(note)
+
+
+def _show_logprobs(writer: Model, result: Generation) -> None:
+    rows = table("token", "log P", "P", right=("log P", "P"))
+    for token, logprob in zip(result.ids, result.logprobs or (), strict=True):
+        rows.add_row(writer.tokenizer.token_text(token), f"{logprob:.4f}", f"{math.exp(logprob):.2%}")
+    show(rows)

@@ -43,19 +43,21 @@ def takes(settings: type[Settings], *, without: Collection[str] = ()) -> Callabl
     return decorate
 
 
-def _fields(settings: type[Settings]) -> list[tuple[str, FieldInfo, Group | None]]:
-    result: list[tuple[str, FieldInfo, Group | None]] = []
+def _fields(settings: type[Settings]) -> list[tuple[str, FieldInfo, Group]]:
+    """Every field with the panel of the help page that it stands in: one for each section, or one for all."""
+    own = Group("Settings", help=inspect.getdoc(settings) or "")
+    result: list[tuple[str, FieldInfo, Group]] = []
     for place, (section, info) in enumerate(settings.model_fields.items()):
         owner = info.annotation
         if isinstance(owner, type) and issubclass(owner, Settings):
             group = Group(section.capitalize(), help=inspect.getdoc(owner) or "", sort_key=place)
             result += [(name, field, group) for name, field in owner.model_fields.items()]
         else:
-            result.append((section, info, None))
+            result.append((section, info, own))
     return result
 
 
-def _option(name: str, info: FieldInfo, group: Group | None) -> inspect.Parameter:
+def _option(name: str, info: FieldInfo, group: Group) -> inspect.Parameter:
     default = info.get_default(call_default_factory=True)
     details = Parameter(
         help=info.description,
@@ -69,7 +71,7 @@ def _option(name: str, info: FieldInfo, group: Group | None) -> inspect.Paramete
 
 
 def _shown(default: object) -> str | bool:
-    return False if default is None or default is False or default in ("", []) else str(default)
+    return False if default is None or default is False or default in ("", (), []) else str(default)
 
 
 def train_settings(config: str | None, sources: tuple[str, ...], given: Mapping[str, object]) -> TrainSettings:

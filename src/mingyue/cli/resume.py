@@ -25,7 +25,9 @@ def resume(
     from mingyue import api
     from mingyue.cli.progress import RunScreen
     from mingyue.cli.verdict import show_result
+    from mingyue.runtime import seconds_since_process_start
 
     with RunScreen() as screen:
-        result = api.resume(run, changes=one_budget(given), observer=screen)
+        waited = seconds_since_process_start()
+        result = api.resume(run, changes=one_budget(given), observer=screen, waited=waited)
     return show_result(result)

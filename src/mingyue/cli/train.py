@@ -35,7 +35,8 @@ def train(
     from mingyue import api
     from mingyue.cli.progress import RunScreen
     from mingyue.cli.verdict import show_result
+    from mingyue.runtime import seconds_since_process_start
 
     with RunScreen() as screen:
-        result = api.train(settings, observer=screen)
+        result = api.train(settings, observer=screen, waited=seconds_since_process_start())
     return show_result(result)

@@ -1,0 +1,109 @@
+"""`mingyue info`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from mingyue.cli.screen import show, table, write, write_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mingyue.api import Info
+
+_HERE = "A run folder, or a model folder."
+
+
+def info(
+    path: Annotated[str, Parameter(help=_HERE)],
+    /,
+    *,
+    json: Annotated[bool, Parameter(negative=(), help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show what a model or a run consists of: parameters, FLOPs, bytes, tokenizer, training.
+
+    mingyue info runs/poems
+    """
+    from mingyue import api
+
+    found = api.info(path)
+    if json:
+        write_json(found.to_dict())
+        return
+    for title, rows in (
+        ("Model", _pairs({name: value for name, value in found.config.items() if value is not None})),
+        ("Parameters", _parameters(found)),
+        ("Work and memory", _costs(found)),
+        ("Tokenizer", _pairs(found.tokenizer)),
+        ("Training", _pairs(found.training)),
+    ):
+        if rows.row_count:
+            write(f"{title}\n")
+            show(rows)
+            write("\n")
+
+
+def _parameters(found: Info) -> Table:
+    rows = table("part", "parameters", "share", right=("parameters", "share"))
+    total = found.sizes.parameters
+    for part, count in found.sizes.parts().items():
+        if count:
+            rows.add_row(part, f"{count:,}", f"{count / total:.1%}")
+    rows.add_row("all", f"{total:,}", "")
+    return rows
+
+
+def _costs(found: Info) -> Table:
+    counted, rows = found.sizes, table()
+    rows.add_row("FLOPs a token, forward", _big(counted.forward_flops()))
+    rows.add_row("FLOPs a token, training", _big(counted.training_flops()))
+    rows.add_row("weights", _bytes(counted.weight_bytes()))
+    rows.add_row("cache of one text of the whole context", _bytes(counted.cache_bytes()))
+    rows.add_row("training on one window, with Muon", _bytes(counted.training_bytes("muon", 1).total))
+    rows.add_row("training on one window, with AdamW", _bytes(counted.training_bytes("adamw", 1).total))
+    return rows
+
+
+def _pairs(values: Mapping[str, Any]) -> Table:
+    rows = table()
+    for name, text in _flat(values):
+        rows.add_row(name, text)
+    return rows
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    result: list[tuple[str, str]] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            result += _flat(value, f"{prefix}{name}.")
+        else:
+            result.append((f"{prefix}{name}", _word(name, value)))
+    return result
+
+
+def _word(name: str, value: object) -> str:
+    """A value for people; `name` tells counts from years and ids."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, int) and name not in ("seed", "format"):
+        return f"{value:,}"
+    return str(value)
+
+
+def _big(number: float) -> str:
+    for size, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.2f} {name}"
+    return f"{number:.0f}"
+
+
+def _bytes(number: float) -> str:
+    for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= size:
+            return f"{number / size:.1f} {name}"
+    return f"{number:.0f} bytes"
