@@ -7,7 +7,7 @@ else is in the batch changes no text.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -17,6 +17,7 @@ from mingyue.generation.sampling import Choice, Sampler
 from mingyue.generation.window import window_start
 from mingyue.generation.writing import Event, Writing
 from mingyue.models import DecoderOnly
+from mingyue.nn import Cache
 
 Note = Callable[[str], None]
 
@@ -40,7 +41,7 @@ class Engine:
         self._waiting = deque(waiting)
         self._texts: list[Writing] = []
         self._outgrown = False
-        self._cache = None
+        self._cache: Cache | None = None
         if use_cache and waiting:
             longest = max(len(text.ids) for text in waiting) + self._settings.max_new_tokens
             rows = min(self._settings.batch_size, len(waiting))
@@ -102,8 +103,8 @@ class Engine:
         if not self._outgrown:
             self._outgrown = True
             self._note(
-                f"The text has outgrown the context of {self._context} tokens: whenever that is full, the model goes on "
-                f"from the last {max(1, self._context // 2)}."
+                f"The text has outgrown the context of {self._context} tokens: whenever that is full, the model "
+                f"goes on from the last {max(1, self._context // 2)}."
             )
 
     def _read_new(self) -> tuple[list[int], Tensor]:
@@ -136,7 +137,7 @@ class Engine:
 
 
 @contextmanager
-def _evaluating(model: DecoderOnly) -> Iterator[None]:
+def _evaluating(model: DecoderOnly) -> Generator[None]:
     """Without dropout; a model in training goes back to training."""
     training = model.training
     if training:

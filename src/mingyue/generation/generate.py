@@ -57,11 +57,11 @@ def stream(
     """Continue each prompt; yields every token of every sample as it is written.
 
     `starts_with_bos`: whether BOS stands before each prompt, as the model's training data had it (an empty prompt is
-    always BOS alone). The text depends on the prompt, its index and the settings, never on the batch, on
-    `use_cache` (False reads everything again for every token) or on who reads the stream how.
+    always BOS alone). The text depends on the prompt, its index and the settings, never on the batch or on
+    `use_cache` (False reads everything again for every token).
 
-    `note` receives sentences for the user: a prompt longer than the context, a text that outgrows it; each at most once.
-    What the model reads then is `window_start`'s business.
+    `note` receives sentences for the user: a prompt longer than the context, a text that outgrows it; each at
+    most once. What the model reads then is `window_start`'s business.
 
     Raises `GenerationError` when an id of a prompt is unknown to the model, or the model's output is NaN.
     """
@@ -72,7 +72,7 @@ def stream(
     _tell_long_prompts(all_ids, model.config.context, note)
     device = model.embedding.weight.device
     texts = [
-        Writing(i, sample, prompts[i], ids, settings, tokenizer, logprobs=logprobs)
+        Writing(prompts[i], ids, settings, tokenizer, prompt_index=i, sample=sample, logprobs=logprobs)
         for i, ids in enumerate(all_ids)
         for sample in range(settings.samples)
     ]

@@ -111,7 +111,7 @@ def distribution(logits_RV: Tensor, settings: GenerateSettings) -> Tensor:
 
 
 def _nucleus(probabilities_RV: Tensor, top_p: float) -> Tensor:
-    """Keep a token if those likelier than it do not reach `top_p` together. Sorting a whole vocabulary is the last try."""
+    """Keep a token if those likelier than it do not reach `top_p` together. Sorts no more than it must."""
     n_candidates = min(_NUCLEUS_FIRST_TRY, probabilities_RV.shape[-1])
     while True:
         best = probabilities_RV.topk(n_candidates)
@@ -125,7 +125,7 @@ def _nucleus(probabilities_RV: Tensor, top_p: float) -> Tensor:
 
 
 def draw(probabilities_RV: Tensor, uniforms_R: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverse cumulative distribution at each row's number: (probability_R, token_R). Never one of probability 0."""
+    """The inverse cumulative distribution at each row's number: (probability_R, token_R), never a removed token."""
     possible_RV = probabilities_RV > 0
     cumulative_RV = probabilities_RV.cumsum(dim=-1).masked_fill(~possible_RV, -1.0)
     targets_R1 = uniforms_R[:, None].to(cumulative_RV) * cumulative_RV.amax(dim=-1, keepdim=True)

@@ -47,7 +47,7 @@ class Event:
     prompt_index: int
     sample: int
     text: str
-    """What this token lets be shown: maybe "" (half a character, or what may become a stop text), never half a character."""
+    """What this token lets be shown; "" after half a character, or what may become a stop text."""
     token: int | None
     """None only when there was nothing to write (0 new tokens)."""
     logprob: float | None = None
@@ -60,13 +60,13 @@ class Writing:
 
     def __init__(
         self,
-        prompt_index: int,
-        sample: int,
         prompt: str,
         prompt_ids: list[int],
         settings: GenerateSettings,
         tokenizer: Tokenizer,
         *,
+        prompt_index: int,
+        sample: int,
         logprobs: bool,
     ) -> None:
         self.prompt_index, self.sample = prompt_index, sample
