@@ -1,0 +1,169 @@
+"""A run from text to verdict, and the model that comes out of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import mingyue
+from mingyue.api import RunResult, info
+from mingyue.errors import BundleError, CheckpointError, SettingsError, TrainingError
+from mingyue.training import Observer, read_log
+
+TEXT = "".join(f"床前明月光，疑是地上霜。举头望明月，低头思故乡。{number}\n" for number in range(120))
+TINY = {"depth": 1, "context": 32, "batch_tokens": 128, "d_model": 32, "threads": 1, "evaluate_every": 5}
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "poems.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(text_file: Path) -> RunResult:
+    return mingyue.train(sources=[str(text_file)], out=str(text_file.parent / "run"), steps=40, **TINY)
+
+
+def test_a_run_leaves_everything_that_its_folder_promises(run: RunResult) -> None:
+    for name in ("run.toml", "metrics.jsonl", "plan.json", "checkpoints", "data", "model"):
+        assert (run.folder / name).exists(), name
+    assert {path.name for path in run.model_folder.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "training.json",
+    }
+
+
+def test_a_model_that_beats_a_bigram_model_is_said_to_be_learning(run: RunResult) -> None:
+    assert run.outcome.verdict == "learning"
+    assert "bigram" in run.outcome.sentences[0]
+
+
+def test_text_known_by_heart_shows_in_the_copy_report(run: RunResult) -> None:
+    copying = run.outcome.copying
+    assert copying is not None
+    assert copying.share_of_ngrams > 0.2
+
+
+def test_the_bundle_names_no_path_of_this_machine(run: RunResult) -> None:
+    for name in ("config.json", "training.json", "tokenizer.json"):
+        content = (run.model_folder / name).read_text(encoding="utf-8")
+        assert str(run.folder.parent) not in content, name
+
+
+def test_a_bundle_works_without_the_rest_of_its_run(run: RunResult, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for path in run.model_folder.iterdir():
+        (moved / path.name).write_bytes(path.read_bytes())
+    here, there = mingyue.load(run.folder), mingyue.load(moved)
+    wanted = {"max_new_tokens": 20, "temperature": 0.0}
+    assert here.generate("床前", **wanted)[0].text == there.generate("床前", **wanted)[0].text
+
+
+def test_pieces_of_a_stream_join_to_the_text(run: RunResult) -> None:
+    model = mingyue.load(run.folder)
+    wanted = {"max_new_tokens": 30, "seed": 3}
+    assert "".join(model.stream("床前", **wanted)) == model.generate("床前", **wanted)[0].text
+
+
+def test_score_is_the_sum_of_what_logits_say(run: RunResult) -> None:
+    model = mingyue.load(run.folder)
+    text = "床前明月光"
+    ids = model.tokenizer.encode(text)
+    logs = model.logits(text).log_softmax(dim=-1)
+    expected = sum(float(logs[t, ids[t + 1]]) for t in range(len(ids) - 1))
+    assert model.score(text).total == pytest.approx(expected, abs=1e-4)
+
+
+def test_run_toml_replays_the_run(run: RunResult, text_file: Path, tmp_path: Path) -> None:
+    import tomllib
+
+    from mingyue.config import TrainSettings
+
+    values = tomllib.loads((run.folder / "run.toml").read_text(encoding="utf-8"))
+    again = mingyue.train(TrainSettings.read(values, source="run.toml"), out=str(tmp_path / "again"))
+    first, second = mingyue.load(run.folder).module, mingyue.load(again.folder).module
+    for name, weight in first.state_dict().items():
+        assert torch.equal(weight, second.state_dict()[name]), name
+
+
+def test_chosen_sizes_are_written_down(text_file: Path, tmp_path: Path) -> None:
+    result = mingyue.train(sources=[str(text_file)], out=str(tmp_path / "run"), steps=2, context=16, threads=1)
+    import tomllib
+
+    values = tomllib.loads((result.folder / "run.toml").read_text(encoding="utf-8"))
+    assert values["model"]["depth"] >= 1
+    assert values["batch"]["batch_tokens"] % 16 == 0
+    assert info(result.folder).config["n_layers"] == values["model"]["depth"]
+
+
+def test_a_run_without_a_bundle_still_loads_from_its_checkpoint(run: RunResult, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run.folder, copy)
+    shutil.rmtree(copy / "model")
+    assert mingyue.load(copy).score("明月").total < 0
+
+
+def test_an_existing_run_is_not_overwritten_unless_asked(run: RunResult, text_file: Path) -> None:
+    before = (run.folder / "run.toml").read_bytes()
+    with pytest.raises(CheckpointError, match="already holds a run"):
+        mingyue.train(sources=[str(text_file)], out=str(run.folder), steps=1, **TINY)
+    assert (run.folder / "run.toml").read_bytes() == before
+
+
+def test_no_source_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="no text"):
+        mingyue.train(out=str(tmp_path / "run"), steps=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_misspelled_setting_names_the_nearest_one() -> None:
+    with pytest.raises(SettingsError, match="minutes"):
+        mingyue.train(sources=["x"], minuts=3)
+
+
+def test_loading_what_is_not_a_model_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="neither a model folder nor a run folder"):
+        mingyue.load(tmp_path)
+    with pytest.raises(BundleError, match="does not exist"):
+        mingyue.load(tmp_path / "nothing")
+
+
+def test_the_log_has_the_promised_keys(run: RunResult) -> None:
+    lines = read_log(run.folder / "metrics.jsonl")
+    trained = next(line for line in lines if line["event"] == "train")
+    assert {"step", "tokens", "seconds", "train_loss", "tokens_per_second", "learning_rate"} <= set(trained)
+    evaluated = next(line for line in lines if line["event"] == "evaluate")
+    assert {"heldout_loss", "heldout_tokens", "bits_per_byte"} <= set(evaluated)
+    assert lines[-1]["event"] == "end"
+
+
+def test_before_the_first_step_the_user_hears_what_will_be_done(text_file: Path, tmp_path: Path) -> None:
+    class Listener(Observer):
+        def __init__(self) -> None:
+            self.notes: list[str] = []
+
+        def on_note(self, text: str) -> None:
+            self.notes.append(text)
+
+    listener = Listener()
+    mingyue.train(sources=[str(text_file)], out=str(tmp_path / "run"), steps=1, observer=listener, **TINY)
+    said = "\n".join(listener.notes)
+    for word in ("read 1 file", "parameters", "memory", "uniform", "unigram", "bigram"):
+        assert word in said, word
+
+
+def test_training_json_says_how_the_model_was_made(run: RunResult) -> None:
+    card = json.loads((run.model_folder / "training.json").read_text(encoding="utf-8"))
+    assert card["starts_with_bos"] is False
+    assert card["heldout_loss"] < card["baselines"]["bigram"]
+    assert card["verdict"] == "learning"

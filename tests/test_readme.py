@@ -1,0 +1,69 @@
+"""The README's promises: its commands run, in both languages, and both languages show the same commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from mingyue.cli import main
+
+ROOT = Path(__file__).parent.parent
+READMES = ("README.md", "README.zh.md")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(name: str) -> list[str]:
+    return [line for block in blocks(name, "console") for line in block.splitlines() if line.strip()]
+
+
+def shortened(command: str) -> list[str]:
+    """The arguments after `mingyue`, with a long budget replaced by a few steps of a tiny model."""
+    arguments = shlex.split(command)
+    assert arguments[0] == "mingyue", command
+    budget = {
+        "train": ["--steps", "3", "--depth", "1", "--context", "32", "--batch-tokens", "64"],
+        "resume": ["--steps", "5"],
+    }
+    if "--minutes" in arguments:
+        at = arguments.index("--minutes")
+        arguments[at : at + 2] = budget[arguments[1]]
+    return arguments[1:]
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_every_command_of_the_readme_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINGYUE_DATA", str(tmp_path / "data"))
+    poems = "\n\n".join(f"床前明月光，疑是地上霜。举头望明月，低头思故乡。第{number}首" for number in range(60))
+    Path("poems.txt").write_text(poems, encoding="utf-8")
+    found = commands(name)
+    assert len(found) >= 8
+    for command in found:
+        code = main(shortened(command))
+        shown = capsys.readouterr()
+        assert code == 0, f"{command}\n{shown.out}\n{shown.err}"
+    for block in blocks(name, "python"):
+        exec(compile(block, name, "exec"), {})
+
+
+def test_both_readmes_show_the_same_commands() -> None:
+    english, chinese = (commands(name) + blocks(name, "python") for name in READMES)
+    assert english == chinese
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_links_of_the_readme_lead_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
+    assert links
+    missing = [link for link in links if not (ROOT / link).exists()]
+    assert not missing
