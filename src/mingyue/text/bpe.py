@@ -108,7 +108,7 @@ def _count_words(blocks: list[list[str]], at_most: int, tell: Progress) -> Count
                 here.update([word for word, _ in split.pre_tokenize_str(piece)])
         size += sum(len(word.encode("utf-8")) for word in here if word not in words)
         words.update(here)
-        tell(max(done * at_most, size * len(blocks)), len(blocks) * at_most)
+        tell(int(1000 * max(done / len(blocks), min(1.0, size / at_most))), 1000)
         if size >= at_most:
             break
     return words

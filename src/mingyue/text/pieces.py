@@ -5,10 +5,12 @@ So a long text is cut, but only where the pre-tokenizer itself always cuts, what
 
 - between a letter and something that is no letter: in the patterns of `KNOWN_SPLITS` and in GPT-2's no match goes
   from a letter on to a non-letter, none looks behind itself, and the only look-ahead follows white space;
-- else where the pre-tokenizer, run on a window, begins the match that holds the window's last non-space: what stands
-  before has already met the character that ended it.
+- else after a match of the pre-tokenizer, run on a window, that ends before the window's last non-space: it has
+  already met the character that ended it. It must not end in white space, of which the look-ahead may give the last
+  character away: that depends on what follows.
 
-What remains is a word longer than a window, such as unspaced Chinese without a comma; see `words.py`.
+What remains is encoded as the single words that it is: words that all end in white space, and a word longer than a
+window, as unspaced Chinese without a comma is; see `words.py`.
 """
 
 from __future__ import annotations
@@ -62,37 +64,40 @@ class Cutter:
         self._size = size
 
     def cut(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield (piece, whether it is one word longer than a window). The pieces joined are the text."""
+        """Yield (piece, whether it is a word: a match of the pre-tokenizer). The pieces joined are the text."""
         start = 0
         while start < len(text):
-            end, is_word = self._next(text, start)
-            yield text[start:end], is_word
-            start = end
+            ends, are_words = self._next(text, start)
+            for end in ends:
+                yield text[start:end], are_words
+                start = end
 
-    def _next(self, text: str, start: int) -> tuple[int, bool]:
+    def _next(self, text: str, start: int) -> tuple[list[int], bool]:
+        """Ends of the next piece, or of the next words."""
         size = self._size
         if start + size >= len(text):
-            return len(text), False
+            return [len(text)], False
         window = text[start : start + size]
         for tail in (size - 1024, 0):
             places = [found.start() for found in _ALWAYS_CUT.finditer(window, max(0, tail))]
             if places:
-                return start + places[-1], False
+                return [start + places[-1]], False
         while start + size < len(text):
             ends = self._ends(window)
             last = len(window.rstrip()) - 1
             if last >= 0:
-                before_last = [end for end in ends if end <= last]
-                if before_last:
-                    return start + before_last[-1], False
-                if ends[0] < len(window):
-                    return start + ends[0], True
+                settled = [end for end in ends if end <= last]
+                places = [end for end in settled if not window[end - 1].isspace()]
+                if places:
+                    return [start + places[-1]], False
+                if settled or ends[0] < len(window):
+                    return [start + end for end in settled or ends[:1]], True
                 end = self._word_end(text, start + len(window))
                 if end is not None:
-                    return end, True
+                    return [end], True
             size *= 2  # a run of white space: only its end says how it is cut
             window = text[start : start + size]
-        return len(text), False
+        return [len(text)], False
 
     def _word_end(self, text: str, end: int) -> int | None:
         """End of a word that reaches at least to `end`; None where only a view of the whole word can tell.

@@ -74,7 +74,7 @@ def kind_of(spec: Mapping[str, Any]) -> Kind:
         same = all(spec.get(part) == ours[part] for part in ours if part != "model")
         same = same and all(model.get(part) == ours["model"][part] for part in _base_parts(ours["model"]))
         same = same and all(vocab.get(token) == index for token, index in base.items())
-        if not same or sorted(vocab.values()) != list(range(len(vocab))):
+        if not same or set(vocab.values()) != set(range(len(vocab))):
             continue
         if kind == "char" and not merges and all(len(token) == 1 or token in base for token in vocab):
             return "char"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
@@ -57,16 +57,26 @@ def parse(text: str, source: str) -> Spec:
     return spec
 
 
-def with_special_ids(spec: Spec, source: str) -> tuple[Spec, dict[str, int], list[str]]:
-    """A copy of a foreign tokenizer.json that has all three marks; their ids by role; what was changed, for people.
+@dataclass(frozen=True)
+class Marked:
+    """A foreign tokenizer.json that has all three marks."""
+
+    spec: Spec
+    backend: tokenizers.Tokenizer
+    ids: dict[str, int]
+    """Ids by role: pad, bos, eos."""
+    notes: list[str]
+    """What was added, and what to beware of, for people."""
+
+
+def with_marks(spec: Spec, source: str) -> Marked:
+    """Find the marks of a foreign tokenizer.json, in a copy that has all of them.
 
     Cutting and padding to a length are switched off: they would lose text or add ids. A mark is found by its name; one
     that is missing becomes a new token after the last id. Raises `TokenizerError` where the library refuses that.
     """
-    spec = copy.deepcopy(spec)
-    spec["truncation"] = spec["padding"] = None
-    added = spec["added_tokens"] = list(spec.get("added_tokens") or [])
     backend = load_backend(spec, source)
+    added = [dict(entry) for entry in spec.get("added_tokens") or []]
     vocab = backend.get_vocab(with_added_tokens=True)
     ids: dict[str, int] = {}
     notes: list[str] = []
@@ -84,15 +94,20 @@ def with_special_ids(spec: Spec, source: str) -> tuple[Spec, dict[str, int], lis
             added.append(entry)
         entry["special"] = True
     added.sort(key=lambda entry: entry["id"])
-    got = load_backend(spec, source).get_vocab(with_added_tokens=True)
+    marked = {**spec, "truncation": None, "padding": None, "added_tokens": added}
+    if marked != spec:
+        backend = load_backend(marked, source)
     for role, index in ids.items():
         name = next(n for n, i in vocab.items() if i == index)
-        if got.get(name) != index:
+        got = backend.token_to_id(name)
+        if got != index:
             raise TokenizerError(
-                f"{source}: {name} ({role}) should be id {index}, but the library makes it {got.get(name)}",
+                f"{source}: {name} ({role}) should be id {index}, but the library makes it {got}",
                 advice="The vocabulary has gaps between its ids: give the file the three marks (pad, bos, eos) itself.",
             )
-    return spec, ids, notes
+        if _reachable(name, index, backend):  # its model holds the mark as a word
+            notes.append(f"text that spells {name} becomes that mark")
+    return Marked(marked, backend, ids, notes)
 
 
 def _is_mark(name: str, vocab: Mapping[str, int], added: list[dict[str, Any]], backend: tokenizers.Tokenizer) -> bool:
@@ -101,4 +116,8 @@ def _is_mark(name: str, vocab: Mapping[str, int], added: list[dict[str, Any]], b
         return False
     if any(entry["content"] == name for entry in added):
         return True
-    return vocab[name] not in backend.encode(name, add_special_tokens=False).ids
+    return not _reachable(name, vocab[name], backend)
+
+
+def _reachable(name: str, index: int, backend: tokenizers.Tokenizer) -> bool:
+    return index in backend.encode(name, add_special_tokens=False).ids

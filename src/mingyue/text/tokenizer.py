@@ -11,7 +11,7 @@ from typing import Self, SupportsIndex
 from mingyue.errors import TokenizerError
 from mingyue.text import spec as specs
 from mingyue.text.encoders import Ids, Progress, encoder_of
-from mingyue.text.special import load_backend, parse, with_special_ids
+from mingyue.text.special import load_backend, parse, with_marks
 from mingyue.text.spelling import spelling_of
 from mingyue.text.stream import StreamDecoder
 
@@ -41,22 +41,21 @@ class Tokenizer:
 
     def __init__(self, spec: specs.Spec, *, source: str = "the tokenizer") -> None:
         """From the parsed content of a tokenizer.json; `source` names it in errors (`TokenizerError`)."""
-        backend = load_backend(spec, source)
-        notes: list[str] = []
         self.kind = specs.kind_of(spec)
         if self.kind == "given":
-            spec, ids, notes = with_special_ids(spec, source)
-            backend = load_backend(spec, source)
-            self.pad_id, self.bos_id, self.eos_id = ids["pad"], ids["bos"], ids["eos"]
-            notes += _gaps(spec)
+            marked = with_marks(spec, source)
+            spec, backend = marked.spec, marked.backend
+            self.pad_id, self.bos_id, self.eos_id = (marked.ids[role] for role in ("pad", "bos", "eos"))
+            self.notes = (*marked.notes, *_gaps(spec))
         else:
+            backend = load_backend(spec, source)
             self.pad_id, self.bos_id, self.eos_id = specs.PAD, specs.BOS, specs.EOS
+            self.notes = ()
         self._spec = spec
         self._backend = backend
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         self.special_ids = frozenset(entry["id"] for entry in spec["added_tokens"] if entry["special"])
         self.fingerprint = specs.fingerprint(spec)
-        self.notes = tuple(notes)
         self._encoder = encoder_of(self.kind, spec, backend)
         self._spelling = spelling_of(spec, backend, self.special_ids)
 

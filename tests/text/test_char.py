@@ -1,0 +1,86 @@
+"""The character tokenizer: its vocabulary, its bytes for anything else, its fast path."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mingyue.errors import TokenizerError
+from mingyue.text import train_char
+
+ANY_TEXT = st.lists(
+    st.one_of(
+        st.text(max_size=8),
+        st.text("明月光the \r\n", max_size=8),
+        st.sampled_from(
+            ["<pad>", "<bos>", "<eos>", "<0x41>", "<0x0A>", "\x00", "\ufeff", "😀", "🜁", "\U0010ffff", "\r\n"]
+        ),
+    ),
+    max_size=8,
+).map("".join)
+
+
+def test_ids_are_ordered_by_frequency_then_code_point():
+    tokenizer = train_char(["bba", "月月", "cab"])
+    assert [tokenizer.token_text(index) for index in range(259, tokenizer.vocab_size)] == ["b", "a", "月", "c"]
+    assert tokenizer.encode("ab月c") == [260, 259, 261, 262]
+    assert [tokenizer.token_bytes(3 + byte) for byte in range(256)] == [bytes([byte]) for byte in range(256)]
+
+
+def test_a_character_never_seen_is_spelled_in_bytes():
+    """S5: a prompt with a character that training never saw encodes, without UNK, and is read back."""
+    tokenizer = train_char(["abc"])
+    assert tokenizer.encode("a好é😀") == [259, *(3 + byte for byte in "好é😀".encode())]
+    assert tokenizer.decode(tokenizer.encode("a好é😀")) == "a好é😀"
+
+
+def test_characters_below_min_count_are_spelled_in_bytes():
+    tokenizer = train_char(["aab"], min_count=2)
+    assert tokenizer.describe()["characters"] == 1
+    assert tokenizer.encode("ab") == [259, 3 + ord("b")]
+
+
+@given(ANY_TEXT)
+def test_table_equals_the_plain_library_and_round_trips(char, plain, text):
+    ids = char.encode_array(text)
+    assert ids.dtype == np.int32
+    assert ids.tolist() == char.encode(text) == plain(char).encode(text, add_special_tokens=False).ids
+    assert char.decode(ids) == text
+
+
+@given(st.lists(st.text("ab月😀 \n", max_size=6), max_size=6))
+def test_vocabulary_does_not_depend_on_how_the_text_comes_in_pieces(pieces):
+    text = "x" + "".join(pieces)
+    assert train_char(["x", *pieces]).to_json() == train_char([text]).to_json() == train_char(list(text)).to_json()
+
+
+def test_more_than_a_million_characters_are_counted_across_blocks():
+    pieces = ["ab" * 300_000, "b", "月" * 700_000]
+    tokenizer = train_char(pieces)
+    assert [tokenizer.token_text(index) for index in (259, 260, 261)] == ["月", "b", "a"]
+
+
+def test_ids_above_65535_are_kept():
+    """D3: a vocabulary larger than 16 bits."""
+    text = "".join(chr(code) for code in range(0x20, 0x12000) if not 0xD800 <= code < 0xE000)
+    tokenizer = train_char([text])
+    ids = tokenizer.encode_array(text)
+    assert ids.max() == tokenizer.vocab_size - 1 > 65535
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("pieces", [[], [""], ["", ""]])
+def test_empty_training_text_is_refused(pieces):
+    """D10: nothing to learn from."""
+    with pytest.raises(TokenizerError, match="empty"):
+        train_char(pieces)
+
+
+def test_training_text_of_white_space_is_refused():
+    """D10: only white space; the size is said."""
+    with pytest.raises(TokenizerError, match=r"only white space \(5 characters\)"):
+        train_char([" \n", "\t\u3000 "])
+
+
+def test_mixed_text_is_in_the_vocabulary_whole(char, mixed):
+    assert len(char.encode(mixed)) == len(mixed)
