@@ -58,7 +58,13 @@ def test_each_document_knows_the_line_it_begins_at():
     assert [part.line for part in parts("a\nb\n\nc\n\n\nd\n", "blank-line")] == [1, 4, 7]
 
 
-texts = st.text(st.sampled_from("ab \t\n-明\r"), max_size=60)
+@pytest.mark.parametrize("size", range(1, 8))
+def test_a_separator_cut_by_a_chunk_is_whole(size):
+    assert pairs("a\n\n \n\nb--c", "blank-line", size=size) == [("a", "\n\n \n\n"), ("b--c", "")]
+    assert pairs("a--b---c", "--", size=size) == [("a", "--"), ("b", "--"), ("-c", "")]
+
+
+texts = st.text(st.sampled_from("ab\n\n\n\t-明\r"), max_size=60)
 
 
 @given(texts, st.sampled_from(["file", "line", "blank-line", "--", r"\n-"]), st.integers(1, 7))
