@@ -35,7 +35,7 @@ def _documents(length, vocab, seed):
         ids.append(BOS)
         for _ in range(int(random.integers(5, 40))):
             ids.append(token)
-            follows = 3 + (token * 5 + 1) % (vocab - 3)
+            follows = 3 + (token * 7 + 2) % (vocab - 3)
             token = follows if random.random() < 0.8 else int(random.integers(3, vocab))
         ids.append(EOS)
     return ids[:length]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -52,9 +53,9 @@ def test_rate_is_above_zero_at_every_step(kind, total, warmup, decay_share, fina
     values = rates(kind, total, warmup, decay_share=decay_share, final_share=final_share)
     assert all(0 < value <= 1 + 1e-12 for value in values)
     rising = values[:warmup]
-    assert all(a < b for a, b in zip(rising, rising[1:], strict=False))
+    assert all(a < b for a, b in pairwise(rising))
     falling = values[max(warmup - 1, 0) :]
-    assert all(a >= b - 1e-12 for a, b in zip(falling, falling[1:], strict=False))
+    assert all(a >= b - 1e-12 for a, b in pairwise(falling))
 
 
 @pytest.mark.parametrize("kind", KINDS)

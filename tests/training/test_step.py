@@ -36,9 +36,7 @@ def stepper(tiny_config, cpu):
     def make(*, config=None, clip=0.0, label_smoothing=0.0, scaler=None, optimiser="adamw", runtime=cpu, **settings):
         model = build_model(tiny_config(**(config or {})), seed=5)
         optimisers = Optimisers(model, OptimiserSettings(optimiser=optimiser, **settings), Rates(0.01, 0.02))
-        return Stepper(
-            model, optimisers, runtime, seed=1, clip=clip, label_smoothing=label_smoothing, scaler=scaler
-        )
+        return Stepper(model, optimisers, runtime, seed=1, clip=clip, label_smoothing=label_smoothing, scaler=scaler)
 
     return make
 
@@ -50,7 +48,7 @@ def gradients(stepper):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("cuts", [[6], [3, 3], [1] * 6, [4, 2], [1, 5], [2, 2, 1, 1]])
 def test_accumulated_gradients_equal_one_big_batch(stepper, cuts, smoothing):
-    """T3, T6: however rows of unequal length are cut into micro-batches, the last of them partial: the same gradient."""
+    """T3, T6: rows of unequal length, cut into micro-batches with the last one partial: the same gradient."""
     inputs, targets = ragged()
     whole = stepper(label_smoothing=smoothing)
     nats, tokens = whole.backward(0, [batch_of(inputs, targets)])
@@ -167,7 +165,7 @@ def test_bad_gradient_names_where_it_began(stepper):
 
 
 def test_dropout_is_a_function_of_seed_step_rank_and_micro_batch(stepper, cpu):
-    """T14: the same step drops the same, whatever was drawn before; another step, micro-batch or rank drops otherwise."""
+    """T14: the same step drops the same, whatever was drawn before; another step or rank drops otherwise."""
     micro = [batch_of(*ragged(2))]
     config = {"dropout": 0.3, "attention_dropout": 0.3}
 

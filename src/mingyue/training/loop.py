@@ -146,14 +146,14 @@ class _Loop:
 
     def _evaluate(self) -> None:
         run = self._run
+        start = self._clock.seconds()
         evaluation = self._measure(run.plan.evaluate_tokens)
-        run.pace.evaluation = evaluation.seconds
+        seconds = run.pace.evaluation = self._clock.seconds() - start
         if run.plan.evaluate_tokens is not None:
-            a_token = evaluation.seconds / evaluation.tokens
-            run.pace.final_evaluation = a_token * run.batches.sizes.heldout_tokens
+            run.pace.final_evaluation = seconds / evaluation.tokens * run.batches.sizes.heldout_tokens
         best = self._state.judge(evaluation.loss)
         self._latest = evaluation
-        run.write("evaluate", **_numbers(evaluation), evaluation_seconds=round(evaluation.seconds, 3), best=best)
+        run.write("evaluate", **_numbers(evaluation), evaluation_seconds=round(seconds, 3), best=best)
         self._observer.on_evaluate(EvaluationReport(self._state.step, self._clock.seconds(), evaluation, best))
         self._sample()
         if best:

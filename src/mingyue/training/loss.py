@@ -7,7 +7,6 @@ ranks, so that neither the way a step is cut up nor the padding of a row changes
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -113,8 +112,6 @@ class Evaluation:
     """Targets counted."""
     bytes_per_token: float
     """UTF-8 bytes of the held-out text for each of its targets."""
-    seconds: float
-    """Time that it took."""
 
     @property
     def loss(self) -> float:
@@ -134,7 +131,6 @@ class Evaluation:
 
 def evaluate(model: DecoderOnly, batches: Iterable[Batch], runtime: Runtime, *, bytes_per_token: float) -> Evaluation:
     """Held-out loss: the model in eval mode (no dropout), no gradients; the mode it was in is restored."""
-    start = time.perf_counter()
     was_training = model.training
     model.eval()
     sums: list[Tensor] = []
@@ -148,4 +144,4 @@ def evaluate(model: DecoderOnly, batches: Iterable[Batch], runtime: Runtime, *, 
         model.train(was_training)
     # One wait for the device, and a sum in double: thousands of batches must not cost digits.
     nats = math.fsum(torch.stack(sums).tolist()) if sums else 0.0
-    return Evaluation(nats, tokens, bytes_per_token, time.perf_counter() - start)
+    return Evaluation(nats, tokens, bytes_per_token)

@@ -3,8 +3,8 @@
 With `--steps` and `--epochs` the plan stands from the start. With `--minutes` the number of steps follows the measured
 speed until the rate begins to fall and so has to know its end. Then it is fixed and recorded, and from there on the
 clock changes nothing: a resumed run replays the plan. A fall that would begin earlier (a cosine does, right after the
-warm-up) waits at the peak until steps of a tenth of the time have shown the speed; where nothing falls towards the end (paper,
-constant), the plan is fixed halfway.
+warm-up) waits at the peak until steps of a tenth of the time have shown the speed; where nothing falls towards the end
+(paper, constant), the plan is fixed halfway.
 """
 
 from __future__ import annotations

@@ -1,0 +1,120 @@
+"""The run folder: settings that replay, one writer, no run lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from mingyue.config import TrainSettings
+from mingyue.errors import CheckpointError, SettingsError
+from mingyue.training import RunFolder
+
+SETTINGS = TrainSettings.from_flat(sources=["诗 集.txt", "b\\c"], steps=20, separator="\n\n", learning_rate=1e-3)
+
+
+def begin(path, settings=SETTINGS):
+    folder, notes = RunFolder.create(path, settings)
+    folder.unlock()
+    return folder, notes
+
+
+def test_settings_come_back_from_run_toml(tmp_path):
+    """run.toml holds every setting; those that are None are left out; any text survives; it is TOML for others too."""
+    folder, notes = begin(tmp_path / "run")
+    assert notes == []
+    assert folder.read_settings() == SETTINGS
+    values = tomllib.loads(folder.settings_path.read_text(encoding="utf-8"))
+    assert values["data"]["sources"] == ["诗 集.txt", "b\\c"]
+    assert "minutes" not in values["budget"]
+    assert TrainSettings.read(values, source="run.toml") == SETTINGS
+
+
+def test_typo_in_run_toml_names_the_nearest(tmp_path):
+    folder, _ = begin(tmp_path / "run")
+    text = folder.settings_path.read_text(encoding="utf-8")
+    folder.settings_path.write_text(text.replace("learning_rate", "lerning_rate"), encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"run\.toml.*lerning_rate.*learning_rate"):
+        folder.read_settings()
+    folder.settings_path.write_text("[data", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"run\.toml"):
+        folder.read_settings()
+
+
+def test_existing_run_is_refused_or_moved_aside(tmp_path):
+    """A run is never overwritten: refused with both ways out, or moved aside whole."""
+    path = tmp_path / "run"
+    begin(path)
+    (path / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="already holds a run") as caught:
+        begin(path)
+    assert "resume" in caught.value.advice
+    assert "--overwrite" in caught.value.advice
+    again = SETTINGS.with_flat(overwrite=True)
+    _, notes = begin(path, again)
+    assert not (path / "metrics.jsonl").exists()
+    assert (tmp_path / "run.1" / "metrics.jsonl").is_file()
+    assert "run.1" in notes[0]
+    begin(path, again)
+    assert (tmp_path / "run.2").is_dir()
+
+
+def test_folder_of_something_else_is_left_alone(tmp_path):
+    """A folder that is not a run is refused, with --overwrite too; so is a file."""
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "a.txt").write_text("a", encoding="utf-8")
+    for overwrite in (False, True):
+        for path in (tmp_path / "letters", tmp_path / "letters" / "a.txt"):
+            with pytest.raises(CheckpointError, match="letters"):
+                begin(path, SETTINGS.with_flat(overwrite=overwrite))
+    assert (tmp_path / "letters" / "a.txt").read_text(encoding="utf-8") == "a"
+
+
+def test_start_killed_before_run_toml_can_be_repeated(tmp_path):
+    """T13: a folder in which there is only a lock (killed while starting) is as good as an empty one."""
+    path = tmp_path / "run"
+    path.mkdir()
+    RunFolder(path).lock()
+    folder, _ = begin(tmp_path / "other")
+    (folder.path / "run.toml").unlink()
+    begin(folder.path)
+
+
+def test_second_program_is_refused(tmp_path):
+    """Two programs cannot write the same run; the lock goes with the process that held it, however it ended."""
+    path = tmp_path / "run"
+    folder, _ = RunFolder.create(path, SETTINGS)
+    with pytest.raises(CheckpointError, match=f"in use by another program.*{os.getpid()}"):
+        RunFolder.open(path).lock()
+    with pytest.raises(CheckpointError, match="in use"):
+        begin(path, SETTINGS.with_flat(overwrite=True))
+    assert path.is_dir()
+    folder.unlock()
+    script = (
+        "import os, pathlib, sys; from mingyue.training.run_folder import RunFolder; "
+        "f = RunFolder(pathlib.Path(sys.argv[1])); f.lock(); print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline().strip() == "locked"
+        with pytest.raises(CheckpointError, match=str(other.pid)):
+            RunFolder.open(path).lock()
+        other.kill()
+    with RunFolder.open(path):
+        pass
+
+
+def test_no_run_is_said(tmp_path):
+    with pytest.raises(CheckpointError, match="holds no run"):
+        RunFolder.open(tmp_path)
+
+
+def test_plan_is_recorded(tmp_path):
+    folder, _ = begin(tmp_path / "run")
+    assert folder.read_plan() is None
+    folder.write_plan({"key": "a", "plan": {"total_steps": 7}})
+    assert folder.read_plan() == {"key": "a", "plan": {"total_steps": 7}}
