@@ -64,6 +64,7 @@ def test_a_missing_shard_a_wrong_index_and_a_path_outside_are_named(folder):
     def index(**changes: str) -> None:
         (folder / INDEX).write_text(json.dumps({"weight_map": {**places, **changes}}), encoding="utf-8")
 
+    (folder.parent / "elsewhere.safetensors").write_bytes((folder / shard).read_bytes())
     index(**{name: "../elsewhere.safetensors"})
     with pytest.raises(InteropError, match=r"names ../elsewhere.safetensors, which is not a file in"):
         load_hf_folder(folder)

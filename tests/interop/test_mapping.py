@@ -226,6 +226,17 @@ def test_keys_that_are_missing_mean_what_transformers_takes_them_for(ours):
         FAMILIES["qwen3"].read_config({**sliding, "max_window_layers": 1})
 
 
+def test_a_window_is_said_in_every_way_that_a_version_of_transformers_reads(ours):
+    said = FAMILIES["qwen3"].write_config(ours("qwen3", window=5).config)
+    assert (said["use_sliding_window"], said["sliding_window"], said["max_window_layers"]) == (True, 5, 0)
+    assert said["layer_types"] == ["sliding_attention"] * 2
+    for left_out in ("layer_types", "max_window_layers"):  # either is enough
+        assert FAMILIES["qwen3"].read_config({k: v for k, v in said.items() if k != left_out}).window == 5
+    said = FAMILIES["qwen3"].write_config(ours("qwen3").config)
+    assert (said["use_sliding_window"], said["sliding_window"]) == (False, None)
+    assert said["layer_types"] == ["full_attention"] * 2
+
+
 @pytest.mark.parametrize("version", [4, 5])
 def test_rotary_keys_of_transformers_4_and_5_are_both_read_and_both_written(ours, version):
     scaling = {"kind": "llama3", "factor": 8.0, "original_context": 10}

@@ -73,6 +73,9 @@ def test_matrix_is_the_definition_for_every_combination_of_conditions(case):
         for b in range(n_rows)
     ]
     assert drawn[:, 0].tolist() == expected
+    shared = attend.drawn(n_queries, n_keys)
+    assert torch.equal(shared.matrix(n_queries, n_keys).expand_as(drawn), drawn)
+    assert shared.may_have_empty_rows(n_queries, n_keys) == attend.may_have_empty_rows(n_queries, n_keys)
     if attend.hides_nothing(n_queries, n_keys):
         assert drawn.all()
     if not attend.may_have_empty_rows(n_queries, n_keys):
@@ -97,6 +100,13 @@ def test_window_counts_the_token_itself():
         [0, 0, 1, 1],
     ]
     assert Attend(window=2).matrix(3, 3)[0, 0].int().tolist() == [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+
+
+def test_a_dense_mask_may_have_fewer_axes():
+    allowed = torch.tensor([[True, False, True], [True, True, False]])
+    for shape in ((2, 3), (1, 2, 3), (1, 1, 2, 3)):
+        assert torch.equal(Attend(allowed=allowed.view(shape)).matrix(2, 3)[0, 0], allowed)
+    assert torch.equal(Attend(allowed=allowed[0]).matrix(2, 3)[0, 0], allowed[:1].expand(2, 3))
 
 
 def test_masks_of_other_conventions_have_named_conversions():

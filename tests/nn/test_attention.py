@@ -20,6 +20,7 @@ from mingyue.nn import (
     blocked_window_attention,
     explicit_attention,
     fused_attention,
+    needs_matrix,
 )
 
 
@@ -132,6 +133,19 @@ def test_a_window_longer_than_half_the_text_and_a_short_one_take_paths_that_agre
         torch.testing.assert_close(part, whole[:, :, :n], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", DESCRIPTIONS)
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(9, 9), (1, 9), (4, 9)])
+def test_the_fused_path_draws_a_matrix_only_when_it_says_so(kind, n_queries, n_keys, monkeypatch):
+    attend = DESCRIPTIONS[kind](n_queries, n_keys)
+    drawn = []
+    draw = Attend.matrix
+    monkeypatch.setattr(Attend, "matrix", lambda *a, **more: drawn.append(a) or draw(*a, **more))
+    fused_attention(*tensors((2, 2, n_queries, 4), (2, 2, n_keys, 4)), attend)
+    assert len(drawn) == needs_matrix(attend, n_queries, n_keys)
+    expected = {"everyone": False, "causal": 1 < n_queries < n_keys, "wide window": 1 < n_queries < n_keys}
+    assert needs_matrix(attend, n_queries, n_keys) == expected.get(kind, (kind, n_queries) != ("window", 9))
+
+
 EMPTY_ROWS = {
     "no key is real": (Attend(lengths_B=torch.tensor([4, 0])), lambda b, t: b == 1),
     "a dense row of False": (
@@ -166,6 +180,14 @@ def test_a_row_that_may_attend_to_nothing_gives_zero_with_finite_gradients(kind,
             if is_empty(row, query):
                 assert (grads[0][row, :, query] == 0).all()
     assert all(grad.isfinite().all() for grad in grads)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("kind", EMPTY_ROWS)
+def test_no_step_of_the_explicit_path_makes_a_nan_even_on_the_way(kind):
+    inputs = tensors((2, 2, 4, 8), (2, 2, 4, 8))
+    with torch.autograd.detect_anomaly(check_nan=True):
+        gradients(explicit, inputs, EMPTY_ROWS[kind][0])
 
 
 @pytest.mark.parametrize("path", [explicit, fused_attention])

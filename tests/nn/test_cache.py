@@ -38,11 +38,16 @@ def test_every_row_holds_its_own_text_whatever_the_order_of_events(data):
     n_rows, capacity = data.draw(st.integers(1, 3)), 12
     cache, held, number = small(n_rows, capacity), [[] for _ in range(n_rows)], 0
     for _ in range(data.draw(st.integers(1, 6))):
-        match data.draw(st.sampled_from(["push", "push", "push", "clear", "keep"])):
+        match data.draw(st.sampled_from(["push", "push", "push", "clear", "keep", "copy"])):
             case "clear":
                 row = data.draw(st.integers(0, len(held) - 1))
                 cache.clear(row)
                 held[row] = []
+            case "copy":
+                source, target = data.draw(st.tuples(*[st.integers(0, len(held) - 1)] * 2))
+                length = data.draw(st.none() | st.integers(0, len(held[source])))
+                cache.copy(source, target, length)
+                held[target] = held[source][:length]
             case "keep":
                 rows = data.draw(st.lists(st.integers(0, len(held) - 1), min_size=1, max_size=4))
                 cache.keep(rows)
@@ -75,6 +80,18 @@ def test_a_row_that_is_full_refuses_and_stays_as_it_was():
     assert cache.lengths == [3, 1]
     push(cache, {0: [5], 1: [7, 8, 9]})
     assert cache.lengths == [4, 4]
+
+
+def test_a_row_can_begin_as_a_part_of_another():
+    cache = small(2)
+    push(cache, {0: [1, 2, 3], 1: [9]})
+    cache.copy(0, 1, 2)
+    assert cache.lengths == [3, 2]
+    _, seen = push(cache, {0: [4], 1: [5]})
+    assert seen[0][0, 0, :4, 0].tolist() == [1, 2, 3, 4]
+    assert seen[0][1, 0, :3, 0].tolist() == [1, 2, 5]
+    with pytest.raises(ValueError, match="row 0 holds 4 tokens: 5 cannot be copied"):
+        cache.copy(0, 1, 5)
 
 
 def test_plans_that_do_not_fit_are_refused():

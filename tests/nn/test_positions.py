@@ -83,9 +83,11 @@ def test_rotary_scores_depend_on_the_distance_alone_and_lengths_stay(first, seco
 
 def test_rotary_angles_far_from_the_start_are_exact():
     """Angles are made in double precision: at position 100,000 a single-precision product would be off by 0.004."""
-    rotary = RotaryPositions(100_001, 4, base=10000.0)
-    assert rotary.cosine[100_000, 1].item() == pytest.approx(math.cos(1000.0), abs=1e-7)
-    assert rotary.signed_sine[99_999, 2].item() == pytest.approx(math.sin(99_999.0), abs=1e-7)
+    rotary = RotaryPositions(100_001, 4, base=7.0)
+    angle = 100_000 / math.sqrt(7.0)
+    assert rotary.cosine[100_000, 1].item() == pytest.approx(math.cos(angle), abs=1e-7)
+    assert rotary.signed_sine[100_000, 3].item() == pytest.approx(math.sin(angle), abs=1e-7)
+    assert rotary.signed_sine[100_000, 1].item() == pytest.approx(-math.sin(angle), abs=1e-7)
 
 
 def test_linear_scaling_divides_positions_and_ntk_keeps_the_first_pair_and_stretches_the_last_by_the_factor():
