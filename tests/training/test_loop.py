@@ -165,6 +165,7 @@ def test_signal_finishes_the_step_and_saves(bench, watcher, name):
     assert events(run, "end")[-1]["reason"] == "stopped"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signal to oneself")
 def test_second_interrupt_ends_at_once():
     with StopRequests() as stop:
         os.kill(os.getpid(), signal.SIGINT)
@@ -276,6 +277,22 @@ def test_minutes_end_on_time_and_the_fixed_plan_is_replayed(bench, watcher, kill
     resumed, again = broken.go(resume=True, clock=Clock(already=6.0, now=ticking), prepare=slow(ticking, 0.6))
     assert again.plan == result.plan
     assert all(torch.equal(tensor, resumed.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+def test_minutes_killed_before_the_first_checkpoint(bench, watcher, killed):
+    """A run of so many minutes that was killed before it saved anything has its whole time again."""
+    run = bench(steps=None, minutes=1.0, evaluate_every=None, config={"n_layers": 1})
+    ticking = [0.0]
+
+    def prepare(model):
+        model.embedding.register_forward_hook(lambda *_: ticking.__setitem__(0, ticking[0] + 0.5))
+
+    with pytest.raises(killed):
+        run.go(watcher=watcher(die_after=1), clock=Clock(now=lambda: ticking[0]), prepare=prepare)
+    ticking[0] = 0.0
+    _, result = run.go(resume=True, clock=Clock(now=lambda: ticking[0]), prepare=prepare)
+    assert result.step > 30
+    assert result.seconds == pytest.approx(60, rel=0.05)
 
 
 def test_run_killed_before_its_first_checkpoint_begins_again(bench, watcher, killed):

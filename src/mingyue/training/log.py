@@ -69,7 +69,7 @@ class MetricsLog:
             self._file.close()
             self._file = None
         if self._board is not None:
-            self._board.flush()
+            self._board.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -101,9 +101,9 @@ class Board:
             elif isinstance(value, str):
                 self._writer.add_text(f"{event}/{key}", value, step)
 
-    def flush(self) -> None:
-        """Push events to the disk."""
-        self._writer.flush()
+    def close(self) -> None:
+        """Push events to the disk and end the file; the next `write` begins another."""
+        self._writer.close()
 
 
 def _sayable(value: object) -> object:

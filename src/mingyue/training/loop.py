@@ -22,6 +22,7 @@ from mingyue.training.state import versions
 from mingyue.training.step import StepResult
 
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
+_SAVING_SHARE = 0.03  # of the time, at most
 _EVALUATIONS_BETWEEN_SAMPLES = 5
 
 
@@ -220,7 +221,8 @@ class _Loop:
         if self._saved_step == self._state.step:
             return False
         if every is None:
-            return self._clock.seconds() - self._saved_at >= _SECONDS_BETWEEN_CHECKPOINTS
+            pause = max(_SECONDS_BETWEEN_CHECKPOINTS, self._run.pace.save / _SAVING_SHARE)
+            return self._clock.seconds() - self._saved_at >= pause
         return self._state.step % every == 0
 
     def _log_steps(self, result: StepResult) -> None:

@@ -97,8 +97,6 @@ def start(
     found, changes = _find(checkpoints, settings, batches, tell) if resume else (None, [])
     if found is not None:
         runtime = _as_before(found, settings, runtime, tell)
-    for note in runtime.notes:
-        tell(note)
     model.to(runtime.device).train()
     if settings.run.compile:
         for block in model.blocks:
@@ -196,12 +194,14 @@ def _choose_plan(
     caller: Caller,
 ) -> Plan:
     """The recorded plan where it was made from the same settings; else a new one, and what that changes is told."""
-    if recorded is not None and recorded[0] == plan_key(settings):
-        return recorded[1]
-    in_minutes = settings.budget.steps is None and settings.budget.epochs is None
-    if in_minutes and not pace.first_guess:
-        pace.first_guess = _time_a_step(stepper, batches, caller.clock)
     old = None if recorded is None else recorded[1]
+    replayed = recorded is not None and recorded[0] == plan_key(settings)
+    in_minutes = settings.budget.steps is None and settings.budget.epochs is None
+    if in_minutes and not pace.first_guess and not (replayed and old is not None and old.fixed):
+        pace.first_guess = _time_a_step(stepper, batches, caller.clock)
+    if replayed and old is not None:
+        _guess_evaluations(pace, old, batches)
+        return old
     plan = make_plan(
         settings,
         batches.sizes,
