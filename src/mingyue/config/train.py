@@ -153,7 +153,7 @@ class ScheduleSettings(Settings):
     decay_share: Share = 0.5
     """wsd: share of all steps in which the rate falls linearly to its end."""
     final_share: Share = 0.0
-    """Rate at the last step as a share of the peak."""
+    """wsd and cosine: rate reached at the end of the last step, as a share of the peak."""
 
 
 class RunSettings(Settings):
