@@ -64,6 +64,22 @@ def test_pruning_leaves_the_one_just_written(store):
     assert len(notes) == 1
 
 
+def test_checkpoint_that_cannot_be_removed_stops_nothing(store, monkeypatch):
+    """An old checkpoint held open by another program (Windows) stays until a later save can remove it."""
+
+    def remove_folder(path):
+        raise PermissionError(errno.EACCES, "in use")
+
+    checkpoints = store(keep=1)
+    checkpoints.save(checkpoint(10))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "remove_folder", remove_folder)
+        checkpoints.save(checkpoint(20))
+    assert checkpoints.steps() == [10, 20]
+    checkpoints.save(checkpoint(30))
+    assert checkpoints.steps() == [30]
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json"])
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "gone"])
 def test_damaged_one_is_named_and_the_one_before_is_used(store, name, harm):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mingyue.config import TrainSettings
 from mingyue.errors import TrainingError
-from mingyue.training import Clock, Pace, Plan, Sizes, make_plan
+from mingyue.training import Clock, Pace, Plan, RunSizes, make_plan
 
-SIZES = Sizes(windows=100, rows=8, step_tokens=512, heldout_tokens=5000)
+SIZES = RunSizes(windows=100, rows=8, step_tokens=512, heldout_tokens=5000)
 
 
 def settings_of(**values):

@@ -12,7 +12,7 @@ from mingyue.training.muon import Muon
 from mingyue.training.observer import EvaluationReport, Observer, StepReport
 from mingyue.training.optimisers import Optimisers, Rates, peak_rates
 from mingyue.training.pace import Clock, Pace
-from mingyue.training.plan import Plan, Sizes, make_plan
+from mingyue.training.plan import Plan, RunSizes, make_plan
 from mingyue.training.resume_rules import RULES, changed_settings
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
@@ -41,7 +41,7 @@ __all__ = [
     "Plan",
     "Rates",
     "RunFolder",
-    "Sizes",
+    "RunSizes",
     "StepReport",
     "StepResult",
     "Stepper",

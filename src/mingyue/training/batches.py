@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mingyue.data import Batch, SampleOrder, TokenCorpus, TokenView, batch_at, heldout_batches
-from mingyue.training.plan import Sizes
+from mingyue.training.plan import RunSizes
 
 _READ = 1 << 22  # tokens looked at together
 
@@ -18,7 +18,7 @@ class BatchSource(Protocol):
     """What training asks of its data. Every answer is a pure function of the question."""
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> RunSizes:
         """Lengths that a plan is made of."""
 
     @property
@@ -62,9 +62,9 @@ class CorpusBatches:
         self.heldout_targets = _targets(corpus.held_out)
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> RunSizes:
         """Lengths that a plan is made of."""
-        return Sizes(self.order.windows, self.rows, self.rows * self.context, self.heldout_targets)
+        return RunSizes(self.order.windows, self.rows, self.rows * self.context, self.heldout_targets)
 
     @property
     def bytes_per_token(self) -> float:

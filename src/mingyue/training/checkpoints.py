@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,8 @@ class Checkpoints:
         stays = {*self.steps()[-self.keep :], just_saved, best}
         for step in self.steps():
             if step not in stays:
-                remove_folder(self.path(step))
+                with suppress(OSError):  # in use by another program: no reason to stop; the next save tries again
+                    remove_folder(self.path(step))
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:

@@ -91,7 +91,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RunSizes:
     """What the data and the batch say about the length of a run."""
 
     windows: int
@@ -109,7 +109,7 @@ class Sizes:
 
 
 def make_plan(
-    settings: TrainSettings, sizes: Sizes, *, pace: Pace, seconds: float, step: int = 0, warmup: int | None = None
+    settings: TrainSettings, sizes: RunSizes, *, pace: Pace, seconds: float, step: int = 0, warmup: int | None = None
 ) -> Plan:
     """The plan `seconds` into the run: before the first step, or anew before `step` with the `warmup` that was.
 
@@ -147,7 +147,7 @@ def make_plan(
     )
 
 
-def _evaluate_tokens(asked: int | None, every: int, sizes: Sizes) -> int | None:
+def _evaluate_tokens(asked: int | None, every: int, sizes: RunSizes) -> int | None:
     """How much held-out text an evaluation reads: what was asked, or what costs a small share of the steps' time.
 
     Counted, not measured, so that a run of so many steps evaluates alike on every machine.
