@@ -26,7 +26,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(text_file: Path) -> RunResult:
-    return mingyue.train(sources=[str(text_file)], out=str(text_file.parent / "run"), steps=40, **TINY)
+    return mingyue.train(sources=[str(text_file)], out=str(text_file.parent / "run"), steps=150, **TINY)
 
 
 def test_a_run_leaves_everything_that_its_folder_promises(run: RunResult) -> None:
@@ -40,9 +40,9 @@ def test_a_run_leaves_everything_that_its_folder_promises(run: RunResult) -> Non
     }
 
 
-def test_a_model_that_beats_a_bigram_model_is_said_to_be_learning(run: RunResult) -> None:
-    assert run.outcome.verdict == "learning"
-    assert "bigram" in run.outcome.sentences[0]
+def test_the_verdict_compares_with_a_bigram_model_of_the_same_text(run: RunResult) -> None:
+    assert run.outcome.verdict in {"learning", "overfitting"}  # 3,000 characters are soon known by heart
+    assert "beats a bigram model" in run.outcome.sentences[0]
 
 
 def test_text_known_by_heart_shows_in_the_copy_report(run: RunResult) -> None:
@@ -166,4 +166,4 @@ def test_training_json_says_how_the_model_was_made(run: RunResult) -> None:
     card = json.loads((run.model_folder / "training.json").read_text(encoding="utf-8"))
     assert card["starts_with_bos"] is False
     assert card["heldout_loss"] < card["baselines"]["bigram"]
-    assert card["verdict"] == "learning"
+    assert card["verdict"] == run.outcome.verdict

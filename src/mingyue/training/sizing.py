@@ -12,7 +12,7 @@ DEFAULT_CONTEXT = 256
 DEFAULT_MINUTES = 10.0
 MOST_DEPTH = 24
 _EFFICIENCY = 0.35  # of the matrix-multiply peak, as small models reach it on two cores
-_TOKENS_PER_PARAMETER = 0.5  # trained tokens for each parameter inside the blocks, at least
+_TOKENS_PER_PARAMETER = 2.0  # trained tokens for each parameter inside the blocks, at least
 _PARAMETERS_PER_TOKEN = 8.0  # parameters inside the blocks for each token of the training text, at most
 _MICRO_TOKENS = 8192  # more at once makes nothing faster on a CPU
 _ACTIVATION_BYTES = 2 << 30
@@ -31,7 +31,7 @@ class Speed:
 def choose_sizes(settings: TrainSettings, *, vocab_size: int, train_tokens: int, speed: Speed) -> TrainSettings:
     """`settings` with depth, context, batch_tokens and micro_batch_tokens filled in where they were left open.
 
-    Depth is the largest whose blocks still see half a token a parameter within the budget, and that are not far larger
+    Depth is the largest whose blocks still see two tokens a parameter within the budget, and that are not far larger
     than the text. The batch grows with the root of the tokens that will be trained on (the critical batch size grows
     as training goes on; McCandlish et al. 2018).
     """
