@@ -22,7 +22,7 @@ def verdict(
     metrics = tmp_path / "metrics.jsonl"
     lines: list[dict[str, Any]] = [{"event": "evaluate", "heldout_loss": value} for value in course]
     metrics.write_text("".join(json.dumps(line) + "\n" for line in [{"event": "train"}, *lines]), encoding="utf-8")
-    evaluation = None if loss is None else Evaluation(nats=100 * loss, tokens=100, bytes_per_token=1.0, seconds=0.1)
+    evaluation = None if loss is None else Evaluation(nats=100 * loss, tokens=100, bytes_per_token=1.0)
     result = types.SimpleNamespace(evaluation=evaluation, step=steps, weights_step=steps)
     return judge(cast(TrainResult, result), metrics, simple)
 
