@@ -23,7 +23,8 @@ def numbers(path):
     return [{key: value for key, value in event.items() if key not in timed} for event in events]
 
 
-CASES = list(itertools.product(("muon", "adamw"), ("wsd", "cosine", "paper", "constant")))
+SCHEDULES = ("wsd", "cosine", "paper", "constant")
+CASES = [("adamw", "wsd"), *itertools.product(["muon"], SCHEDULES)]
 
 
 @pytest.mark.parametrize(("optimiser", "schedule"), CASES)
@@ -34,15 +35,16 @@ def test_killed_and_resumed_equals_never_stopped(bench, watcher, killed, optimis
         "optimiser": optimiser,
         "schedule": schedule,
         "checkpoint_every": 4,
-        "steps": 40,
+        "steps": 26,
+        "sizes": {"train": 330},
         "label_smoothing": 0.1 if schedule == "paper" else 0.0,
         "attend_across_documents": schedule != "cosine",
     }
     whole = bench(**options, name="whole")
-    assert whole.settings.budget.steps * whole.rows > 2 * 45  # 40 steps are more than two epochs
+    assert whole.settings.budget.steps * whole.rows > 2 * 22  # more than two epochs
     never_stopped, result = whole.go()
     broken = bench(**options, name="broken")
-    moments = sorted(random.Random(optimiser + schedule).sample(range(1, 40), 4))
+    moments = sorted(random.Random(optimiser + schedule).sample(range(1, 26), 3))
     for number, moment in enumerate(moments):
         with pytest.raises(killed):
             broken.go(resume=number > 0, watcher=watcher(die_after=moment))

@@ -137,4 +137,6 @@ def _flat(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _spell(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(part) for part in value) or "none"
     return "not given" if value is None else str(value)
