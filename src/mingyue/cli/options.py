@@ -83,7 +83,7 @@ def train_settings(config: str | None, sources: tuple[str, ...], given: Mapping[
     changes = dict(given)
     if sources:
         changes["sources"] = list(sources)
-    return settings.with_flat(source=COMMAND_LINE, **one_budget(changes))
+    return settings.with_flat(COMMAND_LINE, **one_budget(changes))
 
 
 def one_budget(changes: Mapping[str, object]) -> dict[str, object]:

@@ -204,14 +204,15 @@ class TrainSettings(Settings):
     run: RunSettings = RunSettings()
 
     @classmethod
-    def from_flat(cls, *, source: str = "the arguments", **flat: object) -> Self:
+    def from_flat(cls, source: str = "the arguments", /, **flat: object) -> Self:
         """Settings from names without groups, as the command line and `mingyue.train` give them.
 
-        Raises `SettingsError` for a name that no group has, with the nearest one that exists.
+        `source` says in errors where they came from. Raises `SettingsError` for a name that no group has, with the
+        nearest one that exists.
         """
-        return cls().with_flat(source=source, **flat)
+        return cls().with_flat(source, **flat)
 
-    def with_flat(self, *, source: str = "the arguments", **flat: object) -> Self:
+    def with_flat(self, source: str = "the arguments", /, **flat: object) -> Self:
         """A copy with the named fields changed, whatever group they are in."""
         groups = self.model_dump()
         owner = {name: group for group, fields in groups.items() for name in fields}

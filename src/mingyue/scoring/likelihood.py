@@ -108,7 +108,8 @@ def window_starts(n_targets: int, context: int, stride: int) -> list[tuple[int, 
     moved back so that it ends on the last target.
     """
     length = min(context, n_targets)
-    starts, done = [], 0
+    starts: list[tuple[int, int]] = []
+    done = 0
     while done < n_targets:
         start = min(done + min(stride, n_targets - done) - length if done else 0, n_targets - length)
         starts.append((start, done))

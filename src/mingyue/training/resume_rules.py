@@ -129,7 +129,7 @@ def changed_settings(settings: TrainSettings, given: Mapping[str, object]) -> Tr
     budgets = dict.fromkeys(("minutes", "steps", "epochs"))
     if any(given.get(name) is not None for name in budgets):
         given = {**budgets, **given}
-    return settings.with_flat(source="the changed settings", **given)
+    return settings.with_flat("the changed settings", **given)
 
 
 def _flat(settings: TrainSettings) -> dict[str, Any]:
