@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,6 +137,6 @@ def _flat(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _spell(value: object) -> str:
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(str(part) for part in value) or "none"
     return "not given" if value is None else str(value)
