@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from mingyue.cli.live import Live, Stages, duration
+from mingyue.cli.live import Live, Stages, duration, fitting
 
 
 class Clock:
@@ -35,9 +35,9 @@ def test_off_a_terminal_lines_come_seldom_and_whole():
     with Live(screen, clock=clock) as live:
         for second in range(100):
             clock.now = float(second)
-            live.show("step", second, 100, "numbers", plain=f"at {second}")
+            live.show(f"at {second}", second, 100, ["x", "y"])
         live.say("done")
-    assert screen.file.getvalue() == "at 30\nat 60\nat 90\ndone\n"
+    assert screen.file.getvalue() == "at 30  x  y\nat 60  x  y\nat 90  x  y\ndone\n"
 
 
 def test_a_line_that_was_printed_postpones_the_next():
@@ -46,9 +46,9 @@ def test_a_line_that_was_printed_postpones_the_next():
     clock.now = 20.0
     live.say("an evaluation")
     clock.now = 40.0
-    live.show("step", 1, 2, plain="alive")
+    live.show("alive", 1, 2)
     clock.now = 51.0
-    live.show("step", 1, 2, plain="alive")
+    live.show("alive", 1, 2)
     assert screen.file.getvalue() == "an evaluation\nalive\n"
 
 
@@ -57,7 +57,7 @@ def test_on_a_terminal_the_bar_is_drawn_twice_a_second_at_most():
     with Live(screen, clock=clock) as live:
         for tick in range(101):
             clock.now = tick / 100
-            live.show("step", tick, 1000, f"<{tick}>", plain="")
+            live.show("step", tick, 1000, [f"<{tick}>"])
     drawn = [tick for tick in range(101) if f"<{tick}>" in screen.file.getvalue()]
     assert drawn == [0, 50, 100]
 
@@ -73,7 +73,7 @@ def test_the_last_state_of_a_stage_is_always_drawn():
 def test_lines_stand_above_the_bar_and_the_bar_leaves_nothing():
     screen = console(terminal=True)
     with Live(screen) as live:
-        live.show("step", 1, 2, "numbers", plain="")
+        live.show("step", 1, 2, ["numbers"])
         live.say("a line")
     after_line = screen.file.getvalue().split("a line")[1]
     assert after_line.rstrip().endswith("\x1b[2K") or "\x1b[1A\x1b[2K" in after_line
@@ -92,10 +92,18 @@ def test_work_goes_on_when_the_screen_is_gone(terminal, monkeypatch):
         for second in range(0, 200, 40):
             clock.now = float(second)
             live.say("text")
-            live.show("step", second, 200, plain="alive")
+            live.show("step", second, 200)
 
 
 def test_text_is_never_taken_for_markup():
     screen = console(terminal=False)
     Live(screen).say("[red]x[/red] [/]")
     assert screen.file.getvalue() == "[red]x[/red] [/]\n"
+
+
+@pytest.mark.parametrize(
+    ("room", "shown"),
+    [(100, "loss 1  left 2  rate 3"), (15, "loss 1  left 2"), (14, "loss 1  left 2"), (13, "loss 1"), (2, "")],
+)
+def test_a_narrow_terminal_loses_the_last_numbers_first(room, shown):
+    assert fitting(["loss 1", "left 2", "rate 3"], room) == shown

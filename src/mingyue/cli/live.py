@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from rich.console import Console
@@ -16,6 +16,7 @@ from mingyue.cli.screen import stderr
 
 _LIVE_EVERY = 0.5
 """Seconds between two drawings: often enough to look alive, too seldom to cost a share of two cores."""
+_BAR_WIDTH = 20
 _PLAIN_EVERY = 30.0
 """Seconds of silence after which a plain line says that work goes on."""
 
@@ -41,18 +42,22 @@ class Live:
     def __exit__(self, *_: object) -> None:
         self.clear()
 
-    def show(self, what: str, done: float, total: float | None, numbers: str = "", *, plain: str) -> None:
-        """Move the bar (`total` None = not known). Off a terminal: print `plain` if all was silent for long."""
+    def show(self, what: str, done: float, total: float | None, numbers: Sequence[str] = ()) -> None:
+        """Move the bar (`total` None = not known); `numbers` come after it, the last ones left out where room is short.
+
+        Off a terminal: one plain line if all was silent for long.
+        """
         now = self._clock()
         if not self._terminal:
             if now - self._said >= _PLAIN_EVERY:
-                self.say(plain)
+                self.say("  ".join([what, *numbers]))
             return
         finished = total is not None and done >= total
         if now - self._drawn < _LIVE_EVERY and not finished:
             return
         self._drawn = now
-        self._try(lambda: self._draw(what, done, total, numbers))
+        room = self.console.width - len(what) - _BAR_WIDTH - 4
+        self._try(lambda: self._draw(what, done, total, fitting(numbers, room)))
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
@@ -68,7 +73,7 @@ class Live:
     def _draw(self, what: str, done: float, total: float | None, numbers: str) -> None:
         if self._bar is None:
             # No thread of its own: it would compete with training for the cores.
-            columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[numbers]}"))
+            columns = (TextColumn("{task.description}"), BarColumn(_BAR_WIDTH), TextColumn("{task.fields[numbers]}"))
             self._bar = Bar(*columns, console=self.console, auto_refresh=False, transient=True)
             self._bar.add_task(what, total=total, numbers=numbers)
             self._bar.start()
@@ -99,8 +104,15 @@ class Stages(Live):
 
 def show_stage(live: Live, stage: str, done: int, total: int) -> None:
     """Draw a stage of data work: its share, or its count where the total is not known."""
-    share = f"{done / total:.0%}" if total else f"{done:,}"
-    live.show(stage, done, total or None, share, plain=f"{stage}: {share}")
+    live.show(stage, done, total or None, [f"{done / total:.0%}" if total else f"{done:,}"])
+
+
+def fitting(numbers: Sequence[str], room: int) -> str:
+    """As many of `numbers`, from the first on, as stand in `room` columns."""
+    kept = list(numbers)
+    while kept and len("  ".join(kept)) > room:
+        kept.pop()
+    return "  ".join(kept)
 
 
 def duration(seconds: float) -> str:

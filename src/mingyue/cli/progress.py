@@ -43,9 +43,8 @@ class RunScreen(Observer):
         smooth = report.loss if self._smooth is None else self._smooth
         self._smooth = _SMOOTHING * smooth + (1 - _SMOOTHING) * report.loss
         what = f"step {report.step:,}/{report.total_steps:,}"
-        numbers = self._numbers(report)
         end = report.seconds + max(report.seconds_left, 0.0)
-        self._live.show(what, report.seconds, end, numbers, plain=f"{what}  {numbers}")
+        self._live.show(what, report.seconds, end, self._numbers(report))
 
     def on_evaluate(self, report: EvaluationReport) -> None:
         """A line for each evaluation."""
@@ -58,7 +57,7 @@ class RunScreen(Observer):
             f"held out {result.loss:.4f} nats/token",
             f"{result.bits_per_byte:.4f} bits/byte",
             f"perplexity {result.perplexity:,.2f}",
-            duration(report.seconds),
+            f"after {duration(report.seconds)}",
         ]
         if report.best and not report.final:
             parts.append("best")
@@ -83,12 +82,12 @@ class RunScreen(Observer):
         """Take the bar away; what the run came to is printed by the verb."""
         self._live.clear()
 
-    def _numbers(self, report: StepReport) -> str:
-        parts = [f"loss {self._smooth:.4f}"]
+    def _numbers(self, report: StepReport) -> list[str]:
+        """What stands beside the bar, the most wanted first."""
+        numbers = [f"loss {self._smooth:.4f}"]
         if self._held_out is not None:
-            parts.append(f"held out {self._held_out:.4f}")
-        parts.append(f"{report.tokens_per_second:,.0f} tokens/s")
+            numbers.append(f"held out {self._held_out:.4f}")
+        numbers += [f"{duration(report.seconds_left)} left", f"{report.tokens_per_second:,.0f} tokens/s"]
         if report.share_of_peak is not None:
-            parts.append(f"{report.share_of_peak:.0%} of peak")
-        parts.append(f"{duration(report.seconds_left)} left")
-        return "  ".join(parts)
+            numbers.append(f"{report.share_of_peak:.0%} of peak")
+        return numbers

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from mingyue.cli.screen import write, write_json
+from mingyue.cli.screen import show, table, write, write_json
 from mingyue.cli.texts import collect
 from mingyue.errors import SettingsError
 
 if TYPE_CHECKING:
-    pass
+    from mingyue.scoring import Score
 
 _MOST_ROWS = 200
 _HERE = "A run folder, or a model folder."
@@ -60,3 +61,30 @@ def score(
             write(f"{one.source}\n")
         if tokens or (tokens is None and len(result.tokens) <= _MOST_ROWS):
             _show_tokens(result)
+        _show_sums(result)
+
+
+def _show_tokens(result: Score) -> None:
+    rows = table("token", "-log P", "P", right=("-log P", "P"))
+    for one in result.tokens:
+        if one.logprob is None:
+            rows.add_row(one.text, "–", "–")
+        else:
+            rows.add_row(one.text, f"{-one.logprob:.4f}", f"{math.exp(one.logprob):.2%}")
+    show(rows)
+    write("\n")
+
+
+def _show_sums(result: Score) -> None:
+    rows = table()
+    rows.add_row("log P of the text", f"{result.total:.4f} nats over {result.scored:,} tokens")
+    rows.add_row("perplexity", _number(result.perplexity))
+    rows.add_row("nats per token", _number(result.nats_per_token))
+    rows.add_row("bits per byte", _number(result.bits_per_byte))
+    if result.windows > 1:
+        rows.add_row("windows", f"{result.windows:,} of {result.context:,} tokens, moved by {result.stride:,}")
+    show(rows)
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:,.4f}"
