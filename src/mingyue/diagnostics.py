@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,27 +72,6 @@ def diagnose(folder: Path | None = None, *, data_folder: Path | None = None) -> 
     )
 
 
-def measure_matmul(threads: int, *, size: int = 1024, seconds: float = 0.25) -> float:
-    """Floating-point operations a second of a size × size fp32 matrix product on `threads` CPU threads (best round)."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        left, right = torch.rand(size, size), torch.rand(size, size)
-        out = torch.empty(size, size)
-        torch.mm(left, right, out=out)  # the first call sets up threads and buffers
-        best = float("inf")
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            began = time.perf_counter()
-            torch.mm(left, right, out=out)
-            best = min(best, time.perf_counter() - began)
-        return 2.0 * size**3 / best
-    finally:
-        torch.set_num_threads(before)
-
-
 def _versions() -> Iterator[Finding]:
     yield Finding("mingyue", mingyue.__version__)
     yield Finding("python", f"{platform.python_version()} on {platform.platform()}")
@@ -101,7 +79,7 @@ def _versions() -> Iterator[Finding]:
         try:
             yield Finding(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "missing", f"{name} is missing: run `pip install mingyue` again.")
+            yield Finding(name, "missing", f"{name} is missing: install mingyue again (pip install --force-reinstall).")
 
 
 def _processor() -> Iterator[Finding]:
@@ -117,8 +95,22 @@ def _processor() -> Iterator[Finding]:
             "load", f"{busy:.1f}", "Other programs keep the processor busy: training will be slower than it could be."
         )
     for threads in sorted({1, usable}):
-        speed = measure_matmul(threads) / 1e9
+        speed = _matrix_speed(threads) / 1e9
         yield Finding("matrix product, fp32", f"{speed:.0f} GFLOP/s on {threads} thread{'s' if threads > 1 else ''}")
+
+
+def _matrix_speed(threads: int) -> float:
+    """FLOPs a second of fp32 matrix products, by the same measurement as training takes its share of."""
+    import torch
+
+    from mingyue.training import measure_peak
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return measure_peak("cpu")
+    finally:
+        torch.set_num_threads(before)
 
 
 def _container_cores() -> float | None:
