@@ -6,10 +6,10 @@
 from mingyue.training.batches import BatchSource, CorpusBatches
 from mingyue.training.checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError
 from mingyue.training.log import Board, MetricsLog, read_log
-from mingyue.training.loop import TrainResult, train
+from mingyue.training.loop import train
 from mingyue.training.loss import Evaluation, Loss, batch_loss, evaluate, loss_of_logits
 from mingyue.training.muon import Muon
-from mingyue.training.observer import EvaluationReport, Observer, StepReport
+from mingyue.training.observer import EvaluationReport, Observer, StepReport, TrainResult
 from mingyue.training.optimisers import Optimisers, Rates, peak_rates
 from mingyue.training.pace import Clock, Pace
 from mingyue.training.plan import Plan, RunSizes, make_plan

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from mingyue.config import TrainSettings
 from mingyue.errors import TrainingError
@@ -13,8 +12,7 @@ from mingyue.training.batches import BatchSource
 from mingyue.training.checkpoints import Checkpoint, DamagedCheckpointError
 from mingyue.training.loss import Evaluation, evaluate
 from mingyue.training.names import clean_state, load_clean_state
-from mingyue.training.observer import EvaluationReport, StepReport
-from mingyue.training.plan import Plan
+from mingyue.training.observer import EvaluationReport, Reason, StepReport, TrainResult
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
 from mingyue.training.start import Caller, Run, describe_runtime, start
@@ -24,26 +22,6 @@ from mingyue.training.step import StepResult
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
 _SAVING_SHARE = 0.03  # of the time, at most
 _EVALUATIONS_BETWEEN_SAMPLES = 5
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """How a run ended. The model holds the weights of `weights_step`."""
-
-    reason: Literal["finished", "patience", "stopped"]
-    """finished: the plan is done; patience: no better evaluation for long; stopped: on request, and saved."""
-    step: int
-    """Steps taken."""
-    weights_step: int
-    """The step whose weights the model now holds: the best evaluated one; when stopped, the last."""
-    evaluation: Evaluation | None
-    """Of those weights, on all held-out text; when stopped, the latest evaluation; None without held-out text."""
-    plan: Plan
-    """The plan as it was at the end."""
-    tokens: int
-    """Targets seen in training."""
-    seconds: float
-    """Time of the run, without the time between stop and resume."""
 
 
 def train(
@@ -91,7 +69,7 @@ class _Loop:
         self._saved_step: int | None = run.state.step or None
         self._saved_at = self._clock.seconds()
 
-    def run(self) -> Literal["finished", "patience", "stopped"]:
+    def run(self) -> Reason:
         while True:
             self._follow_plan()
             step, plan = self._state.step, self._run.plan
@@ -107,7 +85,7 @@ class _Loop:
             if self._checkpoint_is_due():
                 self._save()
 
-    def finish(self, reason: Literal["finished", "patience", "stopped"]) -> TrainResult:
+    def finish(self, reason: Reason) -> TrainResult:
         run, state = self._run, self._state
         judged = reason != "stopped" and self._has_heldout
         if judged and state.evaluated_step != state.step:

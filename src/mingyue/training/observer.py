@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from mingyue.training.loss import Evaluation
 from mingyue.training.plan import Plan
 
-if TYPE_CHECKING:
-    from mingyue.training.loop import TrainResult
+Reason = Literal["finished", "patience", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,26 @@ class EvaluationReport:
     """It is the lowest so far."""
     final: bool = False
     """The one on all held-out text, with the weights that the run hands over."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended. The model holds the weights of `weights_step`."""
+
+    reason: Reason
+    """finished: the plan is done; patience: no better evaluation for long; stopped: on request, and saved."""
+    step: int
+    """Steps taken."""
+    weights_step: int
+    """The step whose weights the model now holds: the best evaluated one; when stopped, the last."""
+    evaluation: Evaluation | None
+    """Of those weights, on all held-out text; when stopped, the latest evaluation; None without held-out text."""
+    plan: Plan
+    """The plan as it was at the end."""
+    tokens: int
+    """Targets seen in training."""
+    seconds: float
+    """Time of the run, without the time between stop and resume."""
 
 
 class Observer:

@@ -10,7 +10,7 @@ from mingyue.models.sizes import sizes
 
 DEFAULT_CONTEXT = 256
 DEFAULT_MINUTES = 10.0
-MOST_DEPTH = 24
+LEAST_DEPTH, MOST_DEPTH = 2, 24  # below a width of 128, a step is mostly overhead
 _EFFICIENCY = 0.35  # of the matrix-multiply peak, as small models reach it on two cores
 _TOKENS_PER_PARAMETER = 2.0  # trained tokens for each parameter inside the blocks, at least
 _PARAMETERS_PER_TOKEN = 8.0  # parameters inside the blocks for each token of the training text, at most
@@ -54,13 +54,15 @@ def model_config(settings: TrainSettings, *, vocab_size: int, depth: int, contex
 
 
 def _choose_depth(settings: TrainSettings, vocab_size: int, train_tokens: int, context: int, speed: Speed) -> int:
-    best = 1
+    best = LEAST_DEPTH
     for depth in range(1, MOST_DEPTH + 1):
         config = model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
         parameters = sizes(config).parameters_without_embeddings
         trained = _trained_tokens(settings, config, train_tokens, speed)
-        if trained < _TOKENS_PER_PARAMETER * parameters or parameters > _PARAMETERS_PER_TOKEN * train_tokens:
-            break
+        if parameters > _PARAMETERS_PER_TOKEN * train_tokens:
+            return max(1, depth - 1)
+        if trained < _TOKENS_PER_PARAMETER * parameters:
+            return max(LEAST_DEPTH, depth - 1)
         best = depth
     return best
 
