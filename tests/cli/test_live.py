@@ -24,7 +24,15 @@ def console(*, terminal, file=None):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (99.4, "99 s"), (100, "1 min 40 s"), (3599, "59 min 59 s"), (7620, "2 h 07 min"), (-3, "0 s")],
+    [
+        (0, "0 s"),
+        (99.4, "99 s"),
+        (100, "1 min 40 s"),
+        (3599, "59 min 59 s"),
+        (7620, "2 h 07 min"),
+        (-3, "0 s"),
+        (float("inf"), "? s"),
+    ],
 )
 def test_durations_are_for_people(seconds, text):
     assert duration(seconds) == text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -117,6 +118,8 @@ def fitting(numbers: Sequence[str], room: int) -> str:
 
 def duration(seconds: float) -> str:
     """A time for people: `42 s`, `3 min 05 s`, `2 h 07 min`."""
+    if not math.isfinite(seconds):
+        return "? s"
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"
