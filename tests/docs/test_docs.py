@@ -244,6 +244,26 @@ def test_every_command_shown_is_one_that_the_program_takes(page):
     assert not [f"{page.name}:{line}: {command}: {what}" for line, command, what in told if what]
 
 
+def options() -> set[str]:
+    from mingyue.cli.app import app
+
+    known = {"--help", "--version", "--debug"}
+    for path in ("train", "resume", "generate", "score", "info", "data list", "data get", "doctor"):
+        verb = app
+        for name in path.split():
+            verb = verb[name]
+        known |= {name for argument in verb.assemble_argument_collection() for name in argument.names}
+    return known
+
+
+@pytest.mark.parametrize("page", [*PAGES, *TOP], ids=short)
+def test_every_option_named_in_a_sentence_is_one_that_the_program_has(page):
+    known = options()
+    spans = (" ".join(span.split()) for _, span in _CODE_SPAN.findall(prose(page)))
+    named = {word for span in spans if span.startswith("--") for word in re.findall(r"--[a-z][\w-]*", span)}
+    assert not named - known
+
+
 @pytest.mark.parametrize(
     ("command", "good"),
     [
