@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,18 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatc
     model = saved(tmp_path / "model")
     (tmp_path / "model").rename(tmp_path / ".model-old.tmp")
     assert load_bundle(tmp_path / "model").config == model.config
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_others_may_read_a_model_as_far_as_the_umask_allows(tmp_path: Path) -> None:
+    old = os.umask(0o022)
+    try:
+        saved(tmp_path / "model")
+    finally:
+        os.umask(old)
+    for path in (tmp_path / "model").iterdir():
+        assert path.stat().st_mode & 0o777 == 0o644, path.name
+    assert (tmp_path / "model").stat().st_mode & 0o777 == 0o755
 
 
 def test_saving_twice_replaces_the_model(tmp_path: Path) -> None:

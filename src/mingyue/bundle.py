@@ -148,6 +148,11 @@ def _write(
     save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
     with (folder / "model.safetensors").open("rb+") as file:
         os.fsync(file.fileno())
+    # safetensors keeps its file to its owner, and a temporary folder is made so: a model is there to be given away.
+    mask = os.umask(0)
+    os.umask(mask)
+    folder.chmod(0o777 & ~mask)
+    (folder / "model.safetensors").chmod(0o666 & ~mask)
 
 
 def _put_in_place(fresh: Path, folder: Path) -> None:

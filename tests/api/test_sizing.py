@@ -38,6 +38,15 @@ def test_a_batch_is_whole_windows(context: int) -> None:
     assert settings.batch.micro_batch_tokens <= settings.batch.batch_tokens
 
 
+@pytest.mark.parametrize("minutes", [10, 100, 1000, 3000])
+def test_a_large_batch_is_whole_micro_batches(minutes: float) -> None:
+    """Else it would fall into micro-batches of one window when its number of windows is prime."""
+    batch = chosen(minutes, tokens=50_000_000, gflops=1000).batch
+    assert batch.batch_tokens is not None
+    assert batch.micro_batch_tokens is not None
+    assert batch.batch_tokens % batch.micro_batch_tokens == 0
+
+
 def test_what_was_given_is_left_alone() -> None:
     settings = chosen(depth=7, context=48, batch_tokens=96, micro_batch_tokens=48)
     model, batch = settings.model, settings.batch

@@ -40,11 +40,13 @@ def choose_sizes(settings: TrainSettings, *, vocab_size: int, train_tokens: int,
     if depth is None:
         depth = _choose_depth(settings, vocab_size, train_tokens, context, speed)
     config = model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
+    micro = settings.batch.micro_batch_tokens or _micro_tokens(config, context)
     batch = settings.batch.batch_tokens
     if batch is None:
         total = _trained_tokens(settings, config, train_tokens, speed)
         batch = _in_windows(2 * total**0.5, context, least=max(context, 512), most=1 << 19)
-    micro = settings.batch.micro_batch_tokens or _micro_tokens(config, batch, context)
+        if batch > micro:  # whole micro-batches: a step of 17 windows cannot be cut into equal parts
+            batch = round(batch / micro) * micro
     return settings.with_flat(depth=depth, context=context, batch_tokens=batch, micro_batch_tokens=min(micro, batch))
 
 
@@ -77,10 +79,10 @@ def _trained_tokens(settings: TrainSettings, config: ModelConfig, train_tokens: 
     return max(1.0, speed.seconds) * _EFFICIENCY * speed.flops_per_second / sizes(config).training_flops()
 
 
-def _micro_tokens(config: ModelConfig, batch: int, context: int) -> int:
+def _micro_tokens(config: ModelConfig, context: int) -> int:
     a_row = sizes(config).activation_bytes(1, context)
     fitting = max(1, _ACTIVATION_BYTES // a_row) * context
-    return max(context, min(batch, _MICRO_TOKENS, fitting) // context * context)
+    return max(context, min(_MICRO_TOKENS, fitting) // context * context)
 
 
 def _in_windows(tokens: float, context: int, *, least: int, most: int) -> int:
