@@ -40,7 +40,8 @@ def batch_loss(model: DecoderOnly, batch: Batch, *, device: torch.device, label_
     """
     inputs_BT = batch.inputs_BT.to(device, non_blocking=True)
     targets_N = batch.targets_BT.to(device, non_blocking=True).reshape(-1)
-    x_NM = model.hidden(inputs_BT, attend=attend_of(batch, device)).flatten(0, 1)
+    attend, positions_BT = within_documents(batch, device)
+    x_NM = model.hidden(inputs_BT, attend=attend, positions_BT=positions_BT).flatten(0, 1)
     weight_VM = _output_weight(model)
     if _in_pieces(x_NM, weight_VM, label_smoothing):
         return _loss_in_pieces(x_NM, weight_VM, targets_N)
@@ -53,11 +54,18 @@ def _output_weight(model: DecoderOnly) -> Tensor:
     return model.embedding.weight
 
 
-def attend_of(batch: Batch, device: torch.device) -> Attend | None:
-    """Attention within documents, where the batch says which they are."""
+def within_documents(batch: Batch, device: torch.device) -> tuple[Attend | None, Tensor | None]:
+    """Attention and positions that stay within documents, where the batch says which they are: (attend, positions_BT).
+
+    Each document then has the logits that it would have alone, for every kind of position.
+    """
     if batch.documents_BT is None:
-        return None
-    return Attend(query_documents_BT=batch.documents_BT.to(device, non_blocking=True))
+        return None, None
+    documents_BT = batch.documents_BT.to(device, non_blocking=True)
+    places_1T = torch.arange(documents_BT.shape[1], device=device)[None]
+    begins_BT = F.pad(documents_BT.diff(dim=1) != 0, (1, 0), value=True)
+    starts_BT = torch.where(begins_BT, places_1T, 0).cummax(dim=1).values
+    return Attend(query_documents_BT=documents_BT), places_1T - starts_BT
 
 
 def loss_of_logits(logits_NV: Tensor, targets_N: Tensor, *, label_smoothing: float = 0.0) -> Loss:

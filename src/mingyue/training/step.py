@@ -15,7 +15,7 @@ from mingyue.errors import TrainingError
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
 from mingyue.runtime import Runtime, derive_seed
-from mingyue.training.loss import attend_of, batch_loss
+from mingyue.training.loss import batch_loss, within_documents
 from mingyue.training.optimisers import Optimisers
 
 _SMALLEST_SCALE = 2.0**-14
@@ -156,8 +156,9 @@ class Stepper:
             self._seed(step, micro)
             device = self.runtime.device
             taps = Taps(record=_WATCHED)
+            attend, positions_BT = within_documents(batch, device)
             with self.runtime.autocast():
-                self.model(batch.inputs_BT.to(device), attend=attend_of(batch, device), taps=taps)
+                self.model(batch.inputs_BT.to(device), attend=attend, positions_BT=positions_BT, taps=taps)
             for name, value in taps.values.items():
                 if not bool(torch.isfinite(value).all()):
                     return f"the first value that is not finite is the output of {name}"
