@@ -146,7 +146,11 @@ def _from_checkpoint(folder: RunFolder, device: torch.device) -> Bundle:
     settings = folder.read_settings()
     tokenizer, corpus, _ = load_corpus(folder.data)
     model = DecoderOnly(run_config(settings, tokenizer.vocab_size))
-    checkpoint, _ = Checkpoints(folder.checkpoints).load_latest()
+    checkpoints = Checkpoints(folder.checkpoints)
+    checkpoint, _ = checkpoints.load_latest()
+    best = checkpoint.state["counters"]["best_step"]
+    if best is not None and best != checkpoint.step:
+        checkpoint = checkpoints.load(best)
     model.load_state_dict(checkpoint.model)
     return Bundle(model.to(device).eval(), tokenizer, {"starts_with_bos": corpus.starts_with_bos})
 

@@ -76,7 +76,7 @@ def train(
             settings.data, settings.tokenizer, folder.data, progress=observer.on_progress
         )
         peak = measure_peak(runtime.device, dtype=runtime.dtype)
-        for line in report.describe():
+        for line in (*report.describe(), *tokenizer.notes):
             observer.on_note(line)
         settings = _complete(settings, corpus, runtime, peak=peak, seconds=clock.seconds(), observer=observer)
         folder.write_settings(settings)
