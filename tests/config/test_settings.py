@@ -110,7 +110,7 @@ def test_flat_names_find_their_group():
     with pytest.raises(SettingsError, match="there is no setting 'model'"):
         TrainSettings.from_flat(model={"depth": 3})
     with pytest.raises(SettingsError, match=r"the command line: run.seed = -1"):
-        settings.with_flat(source="the command line", seed=-1)
+        settings.with_flat("the command line", seed=-1)
 
 
 def test_a_config_survives_json():
