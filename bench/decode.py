@@ -3,8 +3,8 @@
     python bench/decode.py [--tokens 240] [--rounds 5] [--threads 2]
 
 6 layers, width 384, 5,000 words; greedy, from a prompt of 8 tokens. The two take turns, so that whatever else the
-machine does meets both; medians, and the median of the ratios of neighbours, are printed. Both write all the tokens, and
-the weights are the same: the texts are compared. Needs the `hf` extra.
+machine does meets both; medians, and the median of the ratios of neighbours, are printed. Both write all the tokens,
+and the weights are the same: the texts are compared. Needs the `hf` extra.
 """
 
 from __future__ import annotations

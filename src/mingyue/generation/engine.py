@@ -17,7 +17,7 @@ from mingyue.generation.sampling import Choice, Sampler
 from mingyue.generation.window import window_start
 from mingyue.generation.writing import Event, Writing
 from mingyue.models import DecoderOnly
-from mingyue.nn import Cache
+from mingyue.nn import Cache, bare
 
 Note = Callable[[str], None]
 
@@ -35,6 +35,7 @@ class Engine:
         note: Note,
     ) -> None:
         self._model, self._sampler, self._note = model, sampler, note
+        self._bare = bare(model)
         self._settings = sampler.settings
         self._context = model.config.context
         self._device = model.embedding.weight.device
@@ -97,7 +98,7 @@ class Engine:
                 self._tell_outgrown()
         rows, last_RM = self._read_all() if self._cache is None else self._read_new()
         texts = [self._texts[row] for row in rows]
-        return texts, self._sampler.choose(self._model.output(last_RM), texts) if texts else []
+        return texts, self._sampler.choose(self._bare.output(last_RM), texts) if texts else []
 
     def _tell_outgrown(self) -> None:
         if not self._outgrown:
@@ -114,19 +115,19 @@ class Engine:
         most = max(len(ids) for ids in pending)
         if most == 1:
             ids_R1 = torch.tensor(pending, device=self._device)
-            hidden_R1M = self._model.hidden(ids_R1, cache=self._cache.step(rows=range(len(pending))))
+            hidden_R1M = self._bare.hidden(ids_R1, cache=self._cache.step(rows=range(len(pending))))
             return list(range(len(pending))), hidden_R1M[:, 0]
         rows = [row for row, ids in enumerate(pending) if len(ids) > 1]
         pieces = [pending[row][: self._settings.prefill_chunk] for row in rows]
         step = self._cache.step([len(piece) for piece in pieces], rows=rows)
-        hidden_RTM = self._model.hidden(self._padded(pieces), cache=step)
+        hidden_RTM = self._bare.hidden(self._padded(pieces), cache=step)
         done = [i for i, row in enumerate(rows) if len(pieces[i]) == len(pending[row])]
         return [rows[i] for i in done], hidden_RTM[done, [len(pieces[i]) - 1 for i in done]]
 
     def _read_all(self) -> tuple[list[int], Tensor]:
         """Without a cache: everything that the model may see, again for every token."""
         pieces = [text.ids[text.start :] for text in self._texts]
-        hidden_RTM = self._model.hidden(self._padded(pieces))
+        hidden_RTM = self._bare.hidden(self._padded(pieces))
         rows = list(range(len(pieces)))
         return rows, hidden_RTM[rows, [len(piece) - 1 for piece in pieces]]
 

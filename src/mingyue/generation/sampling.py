@@ -56,27 +56,26 @@ class Sampler:
         if settings.repetition_penalty != 1.0:
             seen_RV = torch.stack([text.seen for text in texts if text.seen is not None])
             logits_RV = penalise(logits_RV, seen_RV, settings.repetition_penalty)
-        logits_RV[:, self._never] = float("-inf")
-        unfinished = [row for row, text in enumerate(texts) if text.n_written < settings.min_new_tokens]
-        if unfinished and self._end < logits_RV.shape[-1]:
-            logits_RV[unfinished, self._end] = float("-inf")
+        logits_RV.index_fill_(1, self._never, float("-inf"))
+        if settings.min_new_tokens and self._end < logits_RV.shape[-1]:
+            for row, text in enumerate(texts):
+                if text.n_written < settings.min_new_tokens:
+                    logits_RV[row, self._end] = float("-inf")
         if settings.temperature == 0.0:
             highest_R, tokens_R = logits_RV.max(dim=-1)
         else:
             uniforms = [uniform(settings.seed, text.prompt_index, text.sample, text.n_written) for text in texts]
             probabilities_RV = distribution(logits_RV, settings)
             highest_R, tokens_R = draw(probabilities_RV, torch.tensor(uniforms, dtype=torch.float64))
-        # One transfer tells the host everything. fp64 holds every id exactly.
-        told = [highest_R.double().cpu(), tokens_R.double().cpu()]
-        if model_RV is not None:
-            told.append(model_RV.gather(1, tokens_R[:, None].to(model_RV.device))[:, 0].double().cpu())
-        rows = torch.stack(told, dim=1).tolist()
-        if not all(row[0] > float("-inf") for row in rows):
+        if not all(highest > float("-inf") for highest in highest_R.tolist()):
             raise GenerationError(
                 "the model's logits leave no token to choose: they are NaN or −infinity",
                 advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
             )
-        return [Choice(int(row[1]), *row[2:]) for row in rows]
+        if model_RV is None:
+            return [Choice(token) for token in tokens_R.tolist()]
+        logprobs_R = model_RV.gather(1, tokens_R[:, None].to(model_RV.device))[:, 0]
+        return [Choice(*both) for both in zip(tokens_R.tolist(), logprobs_R.tolist(), strict=True)]
 
 
 def uniform(seed: int, prompt: int, sample: int, position: int) -> float:

@@ -55,7 +55,6 @@ class DecoderOnly(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.embedding_scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
         self.positions = _make_positions(config)
-        self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(_make_block(config) for _ in range(config.n_layers))
         self.final_norm = _norm(config, config.d_model) if config.final_norm else nn.Identity()
         self.output: nn.Module = (
@@ -111,13 +110,19 @@ class DecoderOnly(nn.Module):
                 )
         attend = attend or Attend()
         windows = [window for window in (attend.window, self.config.window) if window is not None]
-        attend = replace(attend, causal=True, window=min(windows, default=None))
+        if windows or not attend.causal:
+            attend = replace(attend, causal=True, window=min(windows, default=None))
         n_keys = n_tokens if cache is None else cache.n_keys
         if needs_matrix(attend, n_tokens, n_keys):  # once, not in every layer
             attend = attend.drawn(n_tokens, n_keys, device=ids_BT.device)
 
-        x_BTM = self.positions.add(self.embedding(ids_BT) * self.embedding_scale, positions_BT)
-        x_BTM = tap(taps, "embeddings", self.dropout(x_BTM))
+        x_BTM = self.embedding(ids_BT)
+        if self.embedding_scale != 1.0:
+            x_BTM = x_BTM * self.embedding_scale
+        x_BTM = self.positions.add(x_BTM, positions_BT)
+        if self.training and self.config.dropout:
+            x_BTM = F.dropout(x_BTM, self.config.dropout)
+        x_BTM = tap(taps, "embeddings", x_BTM)
         rotation = self.positions.rotation(positions_BT)
         for layer, block in enumerate(self.blocks):
             block_taps = None if taps is None else taps.within(f"blocks.{layer}")

@@ -17,6 +17,7 @@ from mingyue.nn.attention import (
     fused_attention,
     needs_matrix,
 )
+from mingyue.nn.bare import bare
 from mingyue.nn.blocks import Block, PostNormBlock, PreNormBlock
 from mingyue.nn.cache import Cache, CacheStep
 from mingyue.nn.feedforward import FeedForward, SwiGLU, make_feedforward
@@ -53,6 +54,7 @@ __all__ = [
     "SinusoidalPositions",
     "SwiGLU",
     "Taps",
+    "bare",
     "blocked_window_attention",
     "explicit_attention",
     "fused_attention",

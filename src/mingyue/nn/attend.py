@@ -73,15 +73,14 @@ class Attend:
     @property
     def is_structural(self) -> bool:
         """Only causal and window: the same for every row, known from T and S alone."""
-        tensors = (
-            self.lengths_B,
-            self.query_positions_BT,
-            self.key_positions_BS,
-            self.query_documents_BT,
-            self.key_documents_BS,
-            self.allowed,
+        return (
+            self.lengths_B is None
+            and self.query_positions_BT is None
+            and self.key_positions_BS is None
+            and self.query_documents_BT is None
+            and self.key_documents_BS is None
+            and self.allowed is None
         )
-        return all(tensor is None for tensor in tensors)
 
     def hides_nothing(self, n_queries: int, n_keys: int) -> bool:
         """Whether every query may look at every key, as far as that is known without reading a tensor."""

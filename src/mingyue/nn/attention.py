@@ -147,8 +147,8 @@ class MultiHeadAttention(nn.Module):
         self.n_heads, self.n_kv_heads, self.d_head = n_heads, n_kv_heads, d_head
         self.qkv = nn.Linear(d_model, (n_heads + 2 * n_kv_heads) * d_head, bias=bias_qkv)
         self.output = nn.Linear(n_heads * d_head, d_model, bias=bias_output)
-        self.query_norm = nn.Identity() if query_norm is None else query_norm
-        self.key_norm = nn.Identity() if key_norm is None else key_norm
+        self.query_norm = query_norm
+        self.key_norm = key_norm
         self.dropout = dropout
 
     def forward(
@@ -162,10 +162,15 @@ class MultiHeadAttention(nn.Module):
         taps: Taps | None = None,
     ) -> Tensor:
         """x_BTM → x_BTM. With a cache, the new keys and values go to its `layer` and the queries see all of them."""
-        heads_BTD = self.qkv(x_BTM).unflatten(-1, (-1, self.d_head))  # (B, T, M) → (B, T, H + 2G, D)
-        query_BTHD, key_BTGD, value_BTGD = heads_BTD.split([self.n_heads, self.n_kv_heads, self.n_kv_heads], dim=2)
-        query_BHTD = rotation.turn(self.query_norm(query_BTHD).transpose(1, 2))
-        key_BGSD = rotation.turn(self.key_norm(key_BTGD).transpose(1, 2))
+        sizes = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
+        heads_BTD = self.qkv(x_BTM).view(*x_BTM.shape[:2], sum(sizes), self.d_head)  # (B, T, M) → (B, T, H + 2G, D)
+        query_BTHD, key_BTGD, value_BTGD = heads_BTD.split_with_sizes(sizes, dim=2)
+        if self.query_norm is not None:
+            query_BTHD = self.query_norm(query_BTHD)
+        if self.key_norm is not None:
+            key_BTGD = self.key_norm(key_BTGD)
+        query_BHTD = rotation.turn(query_BTHD.transpose(1, 2))
+        key_BGSD = rotation.turn(key_BTGD.transpose(1, 2))
         value_BGSD = value_BTGD.transpose(1, 2)
         if cache is not None:
             key_BGSD, value_BGSD = cache.extend(layer, key_BGSD, value_BGSD)

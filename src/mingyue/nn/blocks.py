@@ -6,6 +6,7 @@ x + Sublayer(Norm(x)), which trains without warm-up (Xiong et al. 2020).
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mingyue.nn.attend import Attend
@@ -32,7 +33,12 @@ class Block(nn.Module):
         self.attention_norm = attention_norm
         self.feedforward = feedforward
         self.feedforward_norm = feedforward_norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
+
+    def _add(self, x_BTM: Tensor, transformed_BTM: Tensor) -> Tensor:
+        if self.dropout and self.training:
+            transformed_BTM = F.dropout(transformed_BTM, self.dropout)
+        return x_BTM + transformed_BTM
 
 
 class PreNormBlock(Block):
@@ -54,9 +60,9 @@ class PreNormBlock(Block):
         attended_BTM = self.attention(
             self.attention_norm(x_BTM), attend, rotation, cache=cache, layer=layer, taps=attention_taps
         )
-        x_BTM = tap(taps, "middle", x_BTM + self.dropout(attended_BTM))
+        x_BTM = tap(taps, "middle", self._add(x_BTM, attended_BTM))
         transformed_BTM = self.feedforward(self.feedforward_norm(x_BTM), feedforward_taps)
-        return tap(taps, "output", x_BTM + self.dropout(transformed_BTM))
+        return tap(taps, "output", self._add(x_BTM, transformed_BTM))
 
 
 class PostNormBlock(Block):
@@ -76,6 +82,6 @@ class PostNormBlock(Block):
         attention_taps = None if taps is None else taps.within("attention")
         feedforward_taps = None if taps is None else taps.within("feedforward")
         attended_BTM = self.attention(x_BTM, attend, rotation, cache=cache, layer=layer, taps=attention_taps)
-        x_BTM = tap(taps, "middle", self.attention_norm(x_BTM + self.dropout(attended_BTM)))
+        x_BTM = tap(taps, "middle", self.attention_norm(self._add(x_BTM, attended_BTM)))
         transformed_BTM = self.feedforward(x_BTM, feedforward_taps)
-        return tap(taps, "output", self.feedforward_norm(x_BTM + self.dropout(transformed_BTM)))
+        return tap(taps, "output", self.feedforward_norm(self._add(x_BTM, transformed_BTM)))

@@ -99,15 +99,18 @@ class CacheStep:
         first = rows[0] if rows else 0
         neighbours = rows == list(range(first, first + n_rows))
         # Rows that stand side by side are read where they are; others are gathered.
-        self._read: slice | Tensor = slice(first, first + n_rows) if neighbours else torch.tensor(rows, device=device)
+        beside = slice(None) if n_rows == len(cache.lengths) else slice(first, first + n_rows)
+        self._gather = None if neighbours else torch.tensor(rows, device=device)
         full = all(new == n_tokens for new in self._new)
         self._uniform = neighbours and full and len(set(self._starts)) == 1
         if self._uniform:
             self.n_keys = longest
-            self._write = slice(first, first + n_rows), slice(None), slice(self._starts[0], longest)
+            self._write = beside, slice(None), slice(self._starts[0], longest)
+            self._read = beside, slice(None), slice(longest)
             self.attend = Attend(causal=True)
             return torch.arange(self._starts[0], longest, device=device)[None]
         self.n_keys = min(-(-longest // _ROUND) * _ROUND, cache.capacity)
+        self._read = beside, slice(None), slice(self.n_keys)
         return self._plan_ragged(n_tokens, full, device)
 
     def _plan_ragged(self, n_tokens: int, full: bool, device: torch.device) -> Tensor:
@@ -135,8 +138,9 @@ class CacheStep:
             new_BTGD = new_BGTD.transpose(1, 2)
             new_NGD = new_BTGD.flatten(0, 1) if self._real is None else new_BTGD[self._real]
             held[self._write] = new_NGD.to(held.dtype)
-        seen = held[:, :, : self.n_keys]
-        return seen[self._read] if isinstance(self._read, slice) else seen.index_select(0, self._read)
+        if self._gather is None:
+            return held[self._read]
+        return held[:, :, : self.n_keys].index_select(0, self._gather)
 
     def commit(self) -> None:
         """The forward pass is done: the rows now hold the new tokens."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mingyue.config import RotaryScaling
@@ -44,7 +45,7 @@ class LearnedPositions(Positions):
 
     def add(self, x_BTM: Tensor, positions_BT: Tensor) -> Tensor:
         """x + table[position]."""
-        return x_BTM + self.table[positions_BT]
+        return x_BTM + F.embedding(positions_BT, self.table)
 
 
 class SinusoidalPositions(Positions):
@@ -58,7 +59,7 @@ class SinusoidalPositions(Positions):
 
     def add(self, x_BTM: Tensor, positions_BT: Tensor) -> Tensor:
         """x + PE(position)."""
-        return x_BTM + self.table[positions_BT].to(x_BTM.dtype)
+        return x_BTM + F.embedding(positions_BT, self.table).to(x_BTM.dtype)
 
 
 def sinusoid_table(n_positions: int, d_model: int, layout: str = "interleaved") -> Tensor:
@@ -105,7 +106,8 @@ class RotaryPositions(Positions):
 
     def rotation(self, positions_BT: Tensor) -> Rotation:
         """cos and ±sin of every pair's angle at these positions."""
-        return RotaryRotation(self.cosine[positions_BT][:, None], self.signed_sine[positions_BT][:, None])
+        cosine_BTD, signed_sine_BTD = (F.embedding(positions_BT, table) for table in (self.cosine, self.signed_sine))
+        return RotaryRotation(cosine_BTD[:, None], signed_sine_BTD[:, None])
 
 
 def rotary_frequencies(d_head: int, base: float, scaling: RotaryScaling | None) -> Tensor:

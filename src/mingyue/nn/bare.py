@@ -1,0 +1,73 @@
+"""Modules without the machinery of `nn.Module`, for passes so small that it takes longer than the arithmetic.
+
+Writing one token calls a hundred modules for microseconds of work each. A call of a module looks for hooks and for
+tracing, and for its parameters in three dictionaries; the same `forward` on plain attributes does not. The maths stays
+in one place: it is the module's own `forward` that runs.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_Module = TypeVar("_Module", bound=nn.Module)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_KNOWN = ("mingyue.", "torch.nn.modules.")
+
+
+def bare(module: _Module) -> _Module:
+    """An object that acts as `module` in evaluation mode, on the same weights. For use at once, not to be kept.
+
+    Parts that have hooks, or whose class is neither ours nor PyTorch's (adapters), stay the modules that they are.
+    """
+    return cast(_Module, _bare(module))
+
+
+def _bare(module: nn.Module) -> Any:  # noqa: ANN401  (acts as a module, is none)
+    if type(module) is nn.ModuleList:
+        return [_bare(child) for child in module]
+    if not type(module).__module__.startswith(_KNOWN) or any(getattr(module, hooks) for hooks in _HOOKS):
+        return module
+    return _BareLinear(module) if type(module) is nn.Linear else _Bare(module)
+
+
+class _Bare:
+    def __init__(self, module: nn.Module) -> None:
+        values = vars(module)
+        self.__dict__.update({name: value for name, value in values.items() if not name.startswith("_")})
+        self.__dict__.update(values["_parameters"] | values["_buffers"])
+        self.__dict__.update({name: child and _bare(child) for name, child in values["_modules"].items()})
+        self.training = False
+        self._class = type(module)
+        self._forward = type(module).forward
+
+    def __call__(self, *given: Any, **named: Any) -> Any:  # noqa: ANN401
+        return self._forward(self, *given, **named)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        for base in self._class.__mro__:
+            if name in vars(base):
+                found = vars(base)[name]
+                value = found.__get__(self, self._class) if hasattr(found, "__get__") else found
+                if isinstance(found, FunctionType):  # a method: bound once, then found at once
+                    self.__dict__[name] = value
+                return value
+        raise AttributeError(f"{self._class.__name__} has no attribute {name!r}")
+
+
+class _BareLinear(_Bare):
+    """A single row is a matrix times a vector: said so, it costs one operation instead of five."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.numel() != self.weight.shape[1] or x.dtype is not self.weight.dtype:
+            return F.linear(x, self.weight, self.bias)
+        row = x.reshape(-1)
+        product = self.weight.mv(row) if self.bias is None else torch.addmv(self.bias, self.weight, row)
+        return product.view(*x.shape[:-1], -1)
