@@ -50,7 +50,10 @@ def fields_of(settings: type[Settings]) -> list[str]:
     ],
 )
 def test_every_setting_is_an_option_with_its_docstring(run, monkeypatch, verb, settings, without):
+    from mingyue.cli.app import app
+
     monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setattr(app, "_fallback_console", None)  # it remembers the width that it was made with
     code, out, _ = run(verb, "--help")
     assert code == 0
     for name in fields_of(settings):
