@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: install
-	$(BIN)/mingyue train python-docs --out $(DEMO) --minutes $(DEMO_MINUTES) --overwrite
+	$(BIN)/mingyue train python-docs --out $(DEMO) --minutes $(DEMO_MINUTES) --sample-prompt "The " --overwrite
 	@echo
 	$(BIN)/mingyue generate $(DEMO) --prompt "The statement " --max-new-tokens 300 --seed 1
 	@echo
