@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mingyue.config import ModelSettings
+from mingyue.config import GenerateSettings, ModelSettings
 from mingyue.errors import GenerationError
+from mingyue.generation import generate
 from mingyue.models import DecoderOnly, build_model, resolve_config
-from mingyue.scoring import score, window_starts
+from mingyue.scoring import score, token_logprobs, window_starts
 from mingyue.text import Tokenizer, byte_tokenizer, train_char
 
 CONTEXT = 12
@@ -127,3 +128,61 @@ def test_one_token_with_nothing_before_it_has_no_score() -> None:
     assert result.scored == 0
     assert math.isnan(result.perplexity)
     assert result.to_dict()["perplexity"] is None
+
+
+@pytest.mark.parametrize("positions", ["none", "learned", "rotary"])
+def test_probabilities_of_all_texts_sum_to_one_past_the_context_too(positions: str) -> None:
+    """The chain rule where windows overlap: texts of 2, 4 and 5 ids after a first one, a context of 3."""
+    config = resolve_config(
+        ModelSettings.model_validate({"d_model": 16, "n_heads": 2, "positions": positions}),
+        vocab_size=3,
+        depth=1,
+        context=3,
+    )
+    model = build_model(config, seed=2)
+    for length in (2, 4, 5):
+        texts = itertools.product(range(3), repeat=length)
+        total = sum(math.exp(math.fsum(token_logprobs(model, [0, *text]))) for text in texts)
+        assert total == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_written_text_gets_the_log_probabilities_that_it_was_written_with() -> None:
+    words = tokenizer()
+    model = model_for(words, context=40)
+    asked = GenerateSettings(max_new_tokens=20, min_new_tokens=20, temperature=1.5)
+    written = generate(model, words, ["床前"], asked, starts_with_bos=True, logprobs=True)[0]
+    read = [words.bos_id, *words.encode("床前"), *written.ids]
+    assert token_logprobs(model, read)[2:] == pytest.approx(written.logprobs, abs=1e-4)
+
+
+def test_pieces_of_windows_and_of_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = tokenizer()
+    model = model_for(words)
+    text = "疑是地上霜，床前明月光。" * 4
+    whole = score(model, words, text, starts_with_bos=True, stride=3)
+    monkeypatch.setattr("mingyue.scoring.likelihood._MOST_LOGITS", 5 * words.vocab_size)
+    monkeypatch.setattr("mingyue.scoring.likelihood._MOST_TOKENS", 2 * CONTEXT)
+    pieces = score(model, words, text, starts_with_bos=True, stride=3)
+    assert [t.logprob for t in pieces.tokens] == pytest.approx([t.logprob for t in whole.tokens], abs=1e-5)
+    assert pieces.windows == whole.windows == 1 + 12
+    assert len(pieces.tokens) == pieces.scored == 48
+
+
+def test_a_model_in_training_is_scored_without_dropout_and_goes_on_training() -> None:
+    words = tokenizer()
+    settings = ModelSettings(d_model=32, n_heads=2, dropout=0.5, attention_dropout=0.5)
+    model = build_model(resolve_config(settings, vocab_size=words.vocab_size, depth=2, context=CONTEXT), seed=1).eval()
+    expected = score(model, words, "床前明月光", starts_with_bos=True)
+    model.train()
+    assert score(model, words, "床前明月光", starts_with_bos=True) == expected
+    assert model.training
+    assert all(block.training for block in model.blocks)
+
+
+def test_broken_weights_are_an_error_and_no_score() -> None:
+    words = tokenizer()
+    model = model_for(words)
+    with torch.no_grad():
+        model.embedding.weight.fill_(math.nan)
+    with pytest.raises(GenerationError, match="not a number"):
+        score(model, words, "床前", starts_with_bos=True)

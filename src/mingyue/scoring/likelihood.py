@@ -1,24 +1,29 @@
 """How likely a model finds a text: log P(x_t | x_1 … x_{t−1}) of every token, and their sum.
 
 A text longer than the context is read in windows that move by a stride: each token is scored once, in the first window
-that reaches it, so that all but the first window's tokens have at least context − stride tokens before them.
+that reaches it, so that all but the first window's tokens have at least context − stride tokens before them. A smaller
+stride costs more passes and gives each token more to go on.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mingyue.errors import GenerationError
-from mingyue.models import DecoderOnly
-from mingyue.text import Tokenizer
 
-_LOGITS = 1 << 25  # at most so many at once
+if TYPE_CHECKING:
+    from mingyue.models import DecoderOnly
+    from mingyue.text import Tokenizer
+
+_MOST_TOKENS = 1 << 13  # read in one pass (at least one window)
+_MOST_LOGITS = 1 << 24  # numbers at once: 64 MB
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,11 @@ class Score:
 
     tokens: list[TokenScore]
     total: float
-    """Σ log P, natural."""
+    """Σ log P, natural. The end of the text is no part of it: this is the probability of a text that begins so."""
     scored: int
     """Tokens that were counted."""
     scored_bytes: int
-    """Their UTF-8 bytes."""
+    """UTF-8 bytes of the text that they spell."""
     context: int
     """Tokens that the model sees at once."""
     stride: int
@@ -77,28 +82,27 @@ def score(
     """Score a text. `stride` is from 1 to the context (default: half of it).
 
     With `starts_with_bos` the start mark stands before the text and the first token is scored after it; without, the
-    first token is only read. Raises `GenerationError` for an empty text, a stride out of range, or ids that the model
-    does not know.
+    first token is only read. Raises `GenerationError` for an empty text, a stride out of range, ids that the model
+    does not know, or a model whose output is not a number.
     """
     context = model.config.context
     stride = max(1, context // 2) if stride is None else stride
-    if not 1 <= stride <= context:
-        raise GenerationError(f"stride {stride} is not from 1 to {context}, the context of this model")
     ids = tokenizer.encode(text)
     if not ids:
         raise GenerationError("there is nothing to score: the text is empty")
-    if max(ids) >= model.config.vocab_size:
-        raise GenerationError(
-            f"the text has token {max(ids)}, but the model knows only tokens 0 to {model.config.vocab_size - 1}",
-            advice="The tokenizer does not belong to this model.",
-        )
     read = [tokenizer.bos_id, *ids] if starts_with_bos else ids
-    logprobs, windows = _logprobs(model, torch.tensor(read), context, stride)
+    logprobs = token_logprobs(model, read, stride=stride)
     known = logprobs if starts_with_bos else [None, *logprobs]
-    tokens = [TokenScore(one, tokenizer.token_text(one), value) for one, value in zip(ids, known, strict=True)]
-    counted = ids if starts_with_bos else ids[1:]
-    n_bytes = sum(len(tokenizer.token_bytes(one)) for one in counted)
-    return Score(tokens, math.fsum(logprobs), len(logprobs), n_bytes, context, stride, windows)
+    n_bytes = len(text.encode("utf-8")) - (0 if starts_with_bos else len(tokenizer.token_bytes(ids[0])))
+    return Score(
+        tokens=[TokenScore(one, tokenizer.token_text(one), value) for one, value in zip(ids, known, strict=True)],
+        total=math.fsum(logprobs),
+        scored=len(logprobs),
+        scored_bytes=n_bytes,
+        context=context,
+        stride=stride,
+        windows=len(window_starts(len(logprobs), context, stride)),
+    )
 
 
 def window_starts(n_targets: int, context: int, stride: int) -> list[tuple[int, int]]:
@@ -111,25 +115,53 @@ def window_starts(n_targets: int, context: int, stride: int) -> list[tuple[int, 
     starts: list[tuple[int, int]] = []
     done = 0
     while done < n_targets:
-        start = min(done + min(stride, n_targets - done) - length if done else 0, n_targets - length)
-        starts.append((start, done))
-        done = start + length
+        end = min(done + stride, n_targets) if done else length
+        starts.append((end - length, done))
+        done = end
     return starts
 
 
-@torch.inference_mode()
-def _logprobs(model: DecoderOnly, ids: Tensor, context: int, stride: int) -> tuple[list[float], int]:
-    """log P of ids 1 … N−1, and the number of windows read."""
+def token_logprobs(model: DecoderOnly, ids: Sequence[int], *, stride: int | None = None) -> list[float]:
+    """log P (natural) of each of `ids` but the first, given those before it, in windows as in `score`.
+
+    In evaluation mode, whatever mode the model is in; that stays. Raises `GenerationError` as `score` does.
+    """
+    context = model.config.context
+    stride = max(1, context // 2) if stride is None else stride
+    if not 1 <= stride <= context:
+        raise GenerationError(f"stride {stride} is not from 1 to {context}, the context of this model")
+    if max(ids) >= model.config.vocab_size:
+        raise GenerationError(
+            f"the text has token {max(ids)}, but the model knows only tokens 0 to {model.config.vocab_size - 1}",
+            advice="The tokenizer does not belong to this model.",
+        )
     starts = window_starts(len(ids) - 1, context, stride)
-    length = min(context, len(ids) - 1)
-    rows = max(1, _LOGITS // max(1, length * model.config.vocab_size))
-    device = model.embedding.weight.device
-    found: list[float] = []
-    for at in range(0, len(starts), rows):
-        some = starts[at : at + rows]
-        windows_BT = torch.stack([ids[start : start + length + 1] for start, _ in some]).to(device)
-        logits_BTV = model(windows_BT[:, :-1])
-        nats_BT = F.cross_entropy(logits_BTV.transpose(1, 2).float(), windows_BT[:, 1:], reduction="none").cpu()
-        for row, (start, first) in enumerate(some):
-            found += (-nats_BT[row, first - start :]).tolist()
-    return found, len(starts)
+    n_rows = max(1, _MOST_TOKENS // min(context, len(ids)))
+    known = torch.tensor(ids, device=model.embedding.weight.device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            found = [_score_windows(model, known, starts[at : at + n_rows]) for at in range(0, len(starts), n_rows)]
+    finally:
+        model.train(training)
+    logprobs = [value for part in found for value in part.tolist()]
+    if any(math.isnan(value) for value in logprobs):
+        raise GenerationError(
+            "the model's output is not a number (NaN)",
+            advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
+        )
+    return logprobs
+
+
+def _score_windows(model: DecoderOnly, known: Tensor, starts: Sequence[tuple[int, int]]) -> Tensor:
+    """log P of the new targets of some windows, in order; logits are made for these alone, and in pieces."""
+    length = min(model.config.context, len(known) - 1)
+    hidden_BTM = model.hidden(torch.stack([known[start : start + length] for start, _ in starts]))
+    hidden_NM = torch.cat([hidden_BTM[row, first - start :] for row, (start, first) in enumerate(starts)])
+    targets_N = torch.cat([known[first + 1 : start + length + 1] for start, first in starts])
+    n_piece = max(1, _MOST_LOGITS // model.config.vocab_size)
+    pieces = zip(hidden_NM.split(n_piece), targets_N.split(n_piece), strict=True)
+    return torch.cat(
+        [-F.cross_entropy(model.output(hidden).float(), target, reduction="none") for hidden, target in pieces]
+    )
