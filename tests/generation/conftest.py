@@ -27,14 +27,14 @@ NEAR = 1e-4  # nats
 
 
 class Letters:
-    """PAD, BOS, EOS and the letters from a: one token each."""
+    """PAD, BOS, EOS and the letters from a, one token each; the last letter is a line end too."""
 
     def __init__(self, n_letters: int = 20, *, pad: int = 0, bos: int = 1, eos: int = 2) -> None:
         self.pad_id, self.bos_id, self.eos_id = pad, bos, eos
         self.vocab_size = 3 + n_letters
 
     def encode(self, text: str) -> list[int]:
-        return [ord(letter) - ord("a") + 3 for letter in text]
+        return [self.vocab_size - 1 if letter == "\n" else ord(letter) - ord("a") + 3 for letter in text]
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(chr(ord("a") + index - 3) for index in ids if index > 2)

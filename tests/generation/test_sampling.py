@@ -62,7 +62,7 @@ def test_temperature_zero_and_top_k_one_take_the_likeliest():
     """S1."""
     logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
     texts = [text(i) for i in range(6)]
-    for asked in (PLAIN.replace(temperature=0), PLAIN.replace(top_k=1), PLAIN.replace(temperature=1e-300)):
+    for asked in (PLAIN.replace(temperature=0), PLAIN.replace(top_k=1), PLAIN.replace(temperature=1e-310)):
         chosen = sampler(asked).choose(logits.clone(), texts)
         assert [choice.token for choice in chosen] == logits.argmax(dim=-1).tolist()
 
@@ -176,6 +176,8 @@ def test_frequencies_are_the_probabilities_and_streams_are_independent():
     [
         ({"temperature": -0.1}, "temperature = -0.1"),
         ({"temperature": math.nan}, "temperature"),
+        ({"temperature": math.inf}, "temperature"),
+        ({"repetition_penalty": math.inf}, "repetition_penalty"),
         ({"top_p": 1.5}, "top_p = 1.5"),
         ({"top_p": 0.0}, "top_p = 0.0"),
         ({"top_k": -1}, "top_k = -1"),

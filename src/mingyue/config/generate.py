@@ -16,7 +16,7 @@ class GenerateSettings(Settings):
     """Most tokens written."""
     min_new_tokens: Annotated[int, Field(ge=0)] = 0
     """The end mark and stop strings count only after so many tokens."""
-    temperature: Annotated[float, Field(ge=0.0)] = 0.8
+    temperature: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.8
     """Divides the logits; 0 = always the likeliest token."""
     top_k: Annotated[int, Field(ge=0)] = 0
     """Keep the k likeliest tokens; 0 = off; more than the vocabulary = all."""
@@ -24,7 +24,7 @@ class GenerateSettings(Settings):
     """Keep the smallest set of likeliest tokens whose probabilities reach p (nucleus; Holtzman et al. 2020)."""
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Drop tokens less likely than this share of the likeliest one."""
-    repetition_penalty: Annotated[float, Field(gt=0.0)] = 1.0
+    repetition_penalty: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     """Makes tokens already seen less likely (Keskar et al. 2019): positive logits divided, negative multiplied."""
     stop: tuple[str, ...] = ()
     """Texts that end the writing; they are not part of the result."""

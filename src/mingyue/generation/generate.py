@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from mingyue.models import DecoderOnly
     from mingyue.text import Tokenizer
 
+_LINE_END = "\n"
+"""Read in place of an empty prompt by a model of one long document, which has met its start mark only once."""
+
 
 def generate(
     model: DecoderOnly,
@@ -57,8 +60,8 @@ def stream(
     """Continue each prompt; yields every token of every sample as it is written.
 
     `starts_with_bos`: whether BOS stands before each prompt, as the model's training data had it (an empty prompt is
-    always BOS alone). The text depends on the prompt, its index and the settings, never on the batch or on
-    `use_cache` (False reads everything again for every token).
+    then BOS alone; without, a line end is read in its place). The text depends on the prompt, its index and the
+    settings, never on the batch or on `use_cache` (False reads everything again for every token).
 
     `note` receives sentences for the user: a prompt longer than the context, a text that outgrows it; each at
     most once. What the model reads then is `window_start`'s business.
@@ -92,8 +95,10 @@ def stream(
 
 def _prompt_ids(tokenizer: Tokenizer, prompt: str, starts_with_bos: bool, vocab_size: int) -> list[int]:
     ids = tokenizer.encode(prompt)
-    if starts_with_bos or not ids:
+    if starts_with_bos:
         ids = [tokenizer.bos_id, *ids]
+    elif not ids:
+        ids = tokenizer.encode(_LINE_END)
     if max(ids) >= vocab_size:
         raise GenerationError(
             f"the prompt has token {max(ids)}, but the model knows only tokens 0 to {vocab_size - 1}",

@@ -26,6 +26,7 @@ from mingyue.errors import GenerationError
 from mingyue.generation.writing import Writing
 from mingyue.runtime import derive_seed
 
+_LEAST_TEMPERATURE = 1e-100  # below it, quotients would leave fp64; the likeliest token long has it all
 _NUCLEUS_FIRST_TRY = 256  # tokens looked at before a nucleus is searched in more of the vocabulary
 
 
@@ -95,8 +96,7 @@ def distribution(logits_RV: Tensor, settings: GenerateSettings) -> Tensor:
     """
     if logits_RV.device.type == "mps":  # has no fp64
         logits_RV = logits_RV.cpu()
-    logits_RV = logits_RV.double()
-    logits_RV = (logits_RV - logits_RV.amax(dim=-1, keepdim=True)) / settings.temperature
+    logits_RV = logits_RV.double() / max(settings.temperature, _LEAST_TEMPERATURE)
     if 0 < settings.top_k < logits_RV.shape[-1]:
         kept = logits_RV.topk(settings.top_k)
         logits_RV = torch.full_like(logits_RV, float("-inf")).scatter(-1, kept.indices, kept.values)
@@ -111,7 +111,8 @@ def distribution(logits_RV: Tensor, settings: GenerateSettings) -> Tensor:
 
 def _nucleus(probabilities_RV: Tensor, top_p: float) -> Tensor:
     """Keep a token if those likelier than it do not reach `top_p` together. Sorts no more than it must."""
-    n_candidates = min(_NUCLEUS_FIRST_TRY, probabilities_RV.shape[-1])
+    n_candidates = min(_LEAST_TEMPERATURE = 1e-100  # below it, quotients would leave fp64; the likeliest token long has it all
+_NUCLEUS_FIRST_TRY, probabilities_RV.shape[-1])
     while True:
         best = probabilities_RV.topk(n_candidates)
         reached_RK = best.values.cumsum(dim=-1)
