@@ -111,8 +111,7 @@ def distribution(logits_RV: Tensor, settings: GenerateSettings) -> Tensor:
 
 def _nucleus(probabilities_RV: Tensor, top_p: float) -> Tensor:
     """Keep a token if those likelier than it do not reach `top_p` together. Sorts no more than it must."""
-    n_candidates = min(_LEAST_TEMPERATURE = 1e-100  # below it, quotients would leave fp64; the likeliest token long has it all
-_NUCLEUS_FIRST_TRY, probabilities_RV.shape[-1])
+    n_candidates = min(_NUCLEUS_FIRST_TRY, probabilities_RV.shape[-1])
     while True:
         best = probabilities_RV.topk(n_candidates)
         reached_RK = best.values.cumsum(dim=-1)
