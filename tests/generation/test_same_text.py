@@ -15,8 +15,7 @@ FIXTURES_ARE_SAFE = [HealthCheck.function_scoped_fixture]  # they only make mode
 
 
 def prompt_ids(tokenizer, prompt: str, *, bos: bool) -> list[int]:
-    ids = tokenizer.encode(prompt)
-    return [tokenizer.bos_id, *ids] if bos or not ids else ids
+    return [tokenizer.bos_id, *tokenizer.encode(prompt)] if bos else tokenizer.encode(prompt or "\n")
 
 
 @pytest.mark.parametrize(

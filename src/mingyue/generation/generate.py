@@ -98,7 +98,7 @@ def _prompt_ids(tokenizer: Tokenizer, prompt: str, starts_with_bos: bool, vocab_
     if starts_with_bos:
         ids = [tokenizer.bos_id, *ids]
     elif not ids:
-        ids = tokenizer.encode(_LINE_END)
+        ids = tokenizer.encode(_LINE_END) or [tokenizer.bos_id]  # some given tokenizers drop white space
     if max(ids) >= vocab_size:
         raise GenerationError(
             f"the prompt has token {max(ids)}, but the model knows only tokens 0 to {vocab_size - 1}",
