@@ -100,11 +100,13 @@ class Model:
     def logits(self, text: str) -> Tensor:
         """Logits of the next token after each token of `text`, [T, V] (after the start mark too, where texts have one).
 
-        Raises `GenerationError` when the text does not fit the context.
+        Raises `GenerationError` when the text does not fit the context, or when there is nothing to read.
         """
         ids = self.tokenizer.encode(text)
-        if self._bundle.starts_with_bos or not ids:
+        if self._bundle.starts_with_bos:
             ids = [self.tokenizer.bos_id, *ids]
+        if not ids:
+            raise GenerationError("there is nothing to read: the text is empty")
         if len(ids) > self.config.context:
             raise GenerationError(f"the text has {len(ids)} tokens, the context holds {self.config.context}")
         ids_BT = torch.tensor([ids], device=self.module.embedding.weight.device)

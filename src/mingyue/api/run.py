@@ -31,8 +31,9 @@ from mingyue.training import (
     measure_peak,
 )
 from mingyue.training import train as run_training
+from mingyue.training.loss import CHUNKED_VOCABULARY
 from mingyue.training.names import clean_state
-from mingyue.training.sizing import DEFAULT_CONTEXT, DEFAULT_MINUTES, Speed, choose_sizes
+from mingyue.training.sizing import DEFAULT_CONTEXT, DEFAULT_MINUTES, EFFICIENCY, Speed, choose_sizes
 
 _ENDING = 2.0  # seconds for the bundle, the last texts and the copy report
 _SAMPLE_TOKENS = 120
@@ -211,14 +212,25 @@ class _Run:
     def _describe(self) -> list[str]:
         config, batches, settings = self.config, self.batches, self.settings
         counted = sizes(config)
-        memory = counted.training_bytes(settings.optimiser.optimiser, batches.micro_rows).total
+        memory = counted.training_bytes(
+            settings.optimiser.optimiser, batches.micro_rows, logits=config.vocab_size < CHUNKED_VOCABULARY
+        ).total
         return [
             f"model: {counted.parameters:,} parameters ({counted.parameters_without_embeddings:,} in the blocks): "
             f"{config.n_layers} layers, width {config.d_model}, {config.n_heads} heads of {config.d_head}, "
             f"{config.positions} positions, context {config.context} ({settings.model.preset})",
             f"each step: {batches.rows} windows, {batches.sizes.step_tokens:,} tokens; "
             f"memory about {memory / 2**20:,.0f} MiB; on {self.runtime.describe()}",
+            f"expected time: {self._expected_time()}",
         ]
+
+    def _expected_time(self) -> str:
+        budget, step = self.settings.budget, self.batches.sizes
+        if budget.steps is None and budget.epochs is None:
+            return f"{budget.minutes or DEFAULT_MINUTES:g} min, as asked"
+        steps = budget.steps or step.steps_of(budget.epochs or 1.0)
+        seconds = steps * step.step_tokens * sizes(self.config).training_flops() / (EFFICIENCY * self.peak)
+        return f"about {max(1, round(seconds / 60))} min for {steps:,} steps, by this machine's speed"
 
     def _training_card(self, result: TrainResult, outcome: Outcome) -> dict[str, Any]:
         """What training.json says. No paths: a bundle may be given away."""

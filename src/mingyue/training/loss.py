@@ -19,7 +19,8 @@ from mingyue.models import DecoderOnly
 from mingyue.nn import Attend
 from mingyue.runtime import Runtime
 
-_CHUNKED_VOCABULARY = 2048  # below it one pass is as fast; above it the logits no longer fit the caches
+CHUNKED_VOCABULARY = 2048
+"""From here on the loss is taken in pieces: below, one pass is as fast; above, the logits no longer fit the caches."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _in_pieces(x_NM: Tensor, weight_VM: Tensor, label_smoothing: float) -> bool:
     n_rows, width = x_NM.shape
     n_words = weight_VM.shape[0]
     return (
-        n_words >= _CHUNKED_VOCABULARY
+        n_words >= CHUNKED_VOCABULARY
         and n_words > width
         and n_rows >= width
         and not label_smoothing

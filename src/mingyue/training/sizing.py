@@ -11,7 +11,8 @@ from mingyue.models.sizes import sizes
 DEFAULT_CONTEXT = 256
 DEFAULT_MINUTES = 10.0
 LEAST_DEPTH, MOST_DEPTH = 2, 24  # below a width of 128, a step is mostly overhead
-_EFFICIENCY = 0.35  # of the matrix-multiply peak, as small models reach it on two cores
+EFFICIENCY = 0.35
+"""Share of the matrix-multiply peak that small models reach in training on two cores."""
 _TOKENS_PER_PARAMETER = 2.0  # trained tokens for each parameter inside the blocks, at least
 _PARAMETERS_PER_TOKEN = 8.0  # parameters inside the blocks for each token of the training text, at most
 _MICRO_TOKENS = 8192  # more at once makes nothing faster on a CPU
@@ -76,7 +77,7 @@ def _trained_tokens(settings: TrainSettings, config: ModelConfig, train_tokens: 
         return budget.epochs * train_tokens
     if budget.steps is not None:
         return budget.steps * (settings.batch.batch_tokens or 8 * config.context)
-    return max(1.0, speed.seconds) * _EFFICIENCY * speed.flops_per_second / sizes(config).training_flops()
+    return max(1.0, speed.seconds) * EFFICIENCY * speed.flops_per_second / sizes(config).training_flops()
 
 
 def _micro_tokens(config: ModelConfig, context: int) -> int:
