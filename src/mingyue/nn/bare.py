@@ -32,7 +32,7 @@ def _bare(module: nn.Module) -> Any:  # noqa: ANN401  (acts as a module, is none
         return [_bare(child) for child in module]
     if not type(module).__module__.startswith(_KNOWN) or any(getattr(module, hooks) for hooks in _HOOKS):
         return module
-    return _BareLinear(module) if type(module) is nn.Linear else _Bare(module)
+    return _SPECIAL.get(type(module), _Bare)(module)
 
 
 class _Bare:
@@ -62,12 +62,30 @@ class _Bare:
 class _BareLinear(_Bare):
     """A single row is a matrix times a vector: said so, it costs one operation instead of five."""
 
-    weight: Tensor
-    bias: Tensor | None
+    def __init__(self, module: nn.Linear) -> None:
+        super().__init__(module)
+        self._weight, self._bias = module.weight, module.bias
+        self._n_inputs, self._dtype = module.in_features, module.weight.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.numel() != self.weight.shape[1] or x.dtype is not self.weight.dtype:
-            return F.linear(x, self.weight, self.bias)
+        if x.numel() != self._n_inputs or x.dtype is not self._dtype:
+            return F.linear(x, self._weight, self._bias)
         row = x.reshape(-1)
-        product = self.weight.mv(row) if self.bias is None else torch.addmv(self.bias, self.weight, row)
-        return product.view(*x.shape[:-1], -1)
+        product = self._weight.mv(row) if self._bias is None else torch.addmv(self._bias, self._weight, row)
+        return product.view(_ONE_ROW[x.ndim])
+
+
+class _BareLayerNorm(_Bare):
+    """The operation itself, without the wrapper that asks for overrides of it."""
+
+    normalized_shape: tuple[int, ...]
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+_ONE_ROW: dict[int, tuple[int, ...]] = {1: (-1,), 2: (1, -1), 3: (1, 1, -1)}
+_SPECIAL: dict[type[nn.Module], type[_Bare]] = {nn.Linear: _BareLinear, nn.LayerNorm: _BareLayerNorm}
