@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -49,16 +52,15 @@ def fields_of(settings: type[Settings]) -> list[str]:
         ("generate", GenerateSettings, set()),
     ],
 )
-def test_every_setting_is_an_option_with_its_docstring(run, monkeypatch, verb, settings, without):
-    from mingyue.cli.app import app
-
-    monkeypatch.setenv("COLUMNS", "400")
-    monkeypatch.setattr(app, "_fallback_console", None)  # it remembers the width that it was made with
-    code, out, _ = run(verb, "--help")
-    assert code == 0
+def test_every_setting_is_an_option_with_its_docstring(verb, settings, without):
+    # A process of its own: a console remembers the width that it was made with.
+    command = [sys.executable, "-m", "mingyue", verb, "--help"]
+    environment = {**os.environ, "COLUMNS": "400", "PYTHONUTF8": "1"}
+    shown = subprocess.run(command, env=environment, capture_output=True, check=True, encoding="utf-8")
+    out = shown.stdout
     for name in fields_of(settings):
-        shown = re.search(rf"--{name.replace('_', '-')}\b", out) is not None
-        assert shown is (name not in without), name
+        offered = re.search(rf"--{name.replace('_', '-')}\b", out) is not None
+        assert offered is (name not in without), name
     groups = [info.annotation for info in settings.model_fields.values() if isinstance(info.annotation, type)]
     for owner in [settings, *(group for group in groups if issubclass(group, Settings))]:
         for name, info in owner.model_fields.items():

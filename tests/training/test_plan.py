@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from mingyue.config import TrainSettings
 from mingyue.errors import TrainingError
 from mingyue.training import Clock, Pace, Plan, RunSizes, make_plan
+from mingyue.training.plan import Cadence
 
 SIZES = RunSizes(windows=100, rows=8, step_tokens=512, heldout_tokens=5000)
 
@@ -168,3 +170,34 @@ def test_clock_counts_earlier_parts_and_not_the_time_between():
     now = 110.0
     clock.add(60.0)
     assert clock.seconds() == pytest.approx(72.0)
+
+
+def test_a_slow_first_step_does_not_leave_an_evaluation_every_few_steps():
+    """The first guess of the speed is the worst one: how often to evaluate follows the better ones."""
+    asked = TrainSettings.from_flat(minutes=1.0)
+    sizes = RunSizes(windows=1000, rows=8, step_tokens=2048, heldout_tokens=1_000_000)
+    pace = Pace(first_guess=1.0)
+    first = make_plan(asked, sizes, pace=pace, seconds=0.0)
+    for _ in range(20):
+        pace.add_step(0.1)
+    cadence = Cadence(asked.run, sizes, in_minutes=True)
+    later = first.follow(20, pace, 2.0, cadence=cadence)
+    assert first.evaluate_every == 8
+    assert later.total_steps > 400
+    assert later.evaluate_every == math.ceil(later.total_steps / 20)
+    assert later.evaluate_tokens is not None
+    assert first.evaluate_tokens is not None
+    assert later.evaluate_tokens > first.evaluate_tokens
+    after = first.follow(20, pace, 2.0, cadence=cadence, evaluated=True)
+    assert after.evaluate_tokens == first.evaluate_tokens  # another part of the text could not be compared
+
+
+def test_what_was_asked_of_evaluations_stays_whatever_the_speed():
+    asked = TrainSettings.from_flat(minutes=1.0, evaluate_every=7, evaluate_tokens=5000)
+    sizes = RunSizes(windows=1000, rows=8, step_tokens=2048, heldout_tokens=1_000_000)
+    pace = Pace(first_guess=1.0)
+    plan = make_plan(asked, sizes, pace=pace, seconds=0.0)
+    for _ in range(20):
+        pace.add_step(0.1)
+    later = plan.follow(20, pace, 2.0, cadence=Cadence(asked.run, sizes, in_minutes=True))
+    assert (later.evaluate_every, later.evaluate_tokens) == (7, 5000)

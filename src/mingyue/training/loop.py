@@ -13,6 +13,7 @@ from mingyue.training.checkpoints import Checkpoint, DamagedCheckpointError
 from mingyue.training.loss import Evaluation, evaluate
 from mingyue.training.names import clean_state, load_clean_state
 from mingyue.training.observer import EvaluationReport, Reason, StepReport, TrainResult
+from mingyue.training.plan import Cadence
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
 from mingyue.training.start import Caller, Run, describe_runtime, start
@@ -65,6 +66,7 @@ class _Loop:
         self._observer = run.caller.observer
         self._stop = stop
         self._has_heldout = run.batches.sizes.heldout_tokens > 0
+        self._cadence = Cadence(run.settings.run, run.batches.sizes, in_minutes=True)
         self._latest: Evaluation | None = None
         self._saved_step: int | None = run.state.step or None
         self._saved_at = self._clock.seconds()
@@ -107,10 +109,13 @@ class _Loop:
 
     def _follow_plan(self) -> None:
         """In a run of so many minutes: count the steps that fit, until the plan has to be fixed."""
-        plan = self._run.plan.follow(self._state.step, self._run.pace, self._clock.seconds())
-        if plan.fixed and not self._run.plan.fixed:
-            self._run.set_plan(plan)
-        self._run.plan = plan
+        run, state = self._run, self._state
+        plan = run.plan.follow(
+            state.step, run.pace, self._clock.seconds(), cadence=self._cadence, evaluated=state.evaluations > 0
+        )
+        if plan.fixed and not run.plan.fixed:
+            run.set_plan(plan)
+        run.plan = plan
 
     def _step(self, step: int) -> None:
         run = self._run

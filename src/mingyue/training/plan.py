@@ -13,7 +13,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mingyue.config import TrainSettings
+from mingyue.config import RunSettings, TrainSettings
 from mingyue.errors import TrainingError
 from mingyue.training.pace import Pace
 from mingyue.training.schedules import ScheduleKind, decay_start, multiplier, warmup_steps
@@ -21,6 +21,7 @@ from mingyue.training.schedules import ScheduleKind, decay_start, multiplier, wa
 DEFAULT_MINUTES = 10.0
 _EVALUATIONS = 20  # over a run, when nothing else is asked for
 _MEASURED_SHARE = 0.1  # of the time of a run in minutes, before its length is fixed
+_MEASURED_STEPS = 8  # tell how fast a run is
 _LOG_LINES = 10  # between two evaluations
 _EVALUATION_SHARE = 0.05  # of the time of the steps between two evaluations
 _FORWARD_SHARE = 1 / 3  # of a step: backward costs twice what forward does
@@ -67,8 +68,13 @@ class Plan:
         """Whether a line of the log follows `step`, counted from 0."""
         return (step + 1) % self.log_every == 0 or self.evaluates_after(step)
 
-    def follow(self, step: int, pace: Pace, seconds: float) -> Plan:
-        """The plan as it looks before `step`, `seconds` into the run; the same plan once it is fixed."""
+    def follow(
+        self, step: int, pace: Pace, seconds: float, *, cadence: Cadence | None = None, evaluated: bool = False
+    ) -> Plan:
+        """The plan as it looks before `step`, `seconds` into the run; the same plan once it is fixed.
+
+        With a `cadence`, evaluations follow the number of steps too; what they read stays once something was evaluated.
+        """
         if self.fixed or self.minutes is None:
             return self
         left = pace.steps_in(60 * self.minutes - seconds, self.evaluate_every)
@@ -76,9 +82,15 @@ class Plan:
         falls = decay_start(self.schedule, total, self.warmup_steps, self.decay_share)
         never = falls >= total
         known = pace.spent >= _MEASURED_SHARE * (pace.spent + 60 * self.minutes - seconds)
-        if left > 0 and not (known and step >= (total // 2 if never else falls)):
-            return replace(self, total_steps=total, decay_from=total if never else max(falls, step + 1))
-        return replace(self, total_steps=total, decay_from=total if never else step, fixed=True)
+        fixed = left <= 0 or (known and step >= (total // 2 if never else falls))
+        falls = step if fixed else max(falls, step + 1)
+        plan = replace(self, total_steps=total, decay_from=total if never else falls, fixed=fixed)
+        return plan if cadence is None else plan._paced(cadence, evaluated)
+
+    def _paced(self, cadence: Cadence, evaluated: bool) -> Plan:
+        every = cadence.every(self.total_steps)
+        tokens = self.evaluate_tokens if evaluated else cadence.tokens(every)
+        return replace(self, evaluate_every=every, evaluate_tokens=tokens, log_every=max(1, every // _LOG_LINES))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -108,6 +120,34 @@ class RunSizes:
         return max(1, math.ceil(epochs * self.windows / self.rows - 1e-9))
 
 
+@dataclass(frozen=True)
+class Cadence:
+    """How often a run evaluates, and on how much text: as asked, or a function of its number of steps."""
+
+    run: RunSettings
+    sizes: RunSizes
+    in_minutes: bool
+
+    def every(self, total_steps: int) -> int:
+        """Steps between evaluations.
+
+        With a budget in minutes a few steps come before the first one, so that the speed is known by then.
+        """
+        few = min(_MEASURED_STEPS, total_steps) if self.in_minutes else 1
+        return self.run.evaluate_every or max(few, math.ceil(total_steps / _EVALUATIONS))
+
+    def tokens(self, every: int) -> int | None:
+        """Held-out targets of an evaluation: as asked, or what costs a small share of the steps' time; None = all.
+
+        Counted, not measured, so that a run of so many steps evaluates alike on every machine.
+        """
+        asked, sizes = self.run.evaluate_tokens, self.sizes
+        if asked is None:
+            share = int(_EVALUATION_SHARE / _FORWARD_SHARE * every * sizes.step_tokens)
+            asked = max(share, min(sizes.step_tokens, 8192))
+        return None if asked >= sizes.heldout_tokens else asked
+
+
 def make_plan(
     settings: TrainSettings, sizes: RunSizes, *, pace: Pace, seconds: float, step: int = 0, warmup: int | None = None
 ) -> Plan:
@@ -131,7 +171,8 @@ def make_plan(
                 advice="Give more --minutes, or a smaller model, batch or text.",
             )
     warm = warmup_steps(schedule.warmup, total) if warmup is None else min(warmup, total)
-    every = run.evaluate_every or max(1, math.ceil(total / _EVALUATIONS))
+    cadence = Cadence(run, sizes, in_minutes=minutes is not None)
+    every = cadence.every(total)
     return Plan(
         schedule=schedule.schedule,
         total_steps=total,
@@ -140,19 +181,8 @@ def make_plan(
         decay_share=schedule.decay_share,
         final_share=schedule.final_share,
         evaluate_every=every,
-        evaluate_tokens=_evaluate_tokens(run.evaluate_tokens, every, sizes),
+        evaluate_tokens=cadence.tokens(every),
         log_every=max(1, every // _LOG_LINES),
         minutes=minutes,
         fixed=minutes is None,
     )
-
-
-def _evaluate_tokens(asked: int | None, every: int, sizes: RunSizes) -> int | None:
-    """How much held-out text an evaluation reads: what was asked, or what costs a small share of the steps' time.
-
-    Counted, not measured, so that a run of so many steps evaluates alike on every machine.
-    """
-    if asked is None:
-        share = int(_EVALUATION_SHARE / _FORWARD_SHARE * every * sizes.step_tokens)
-        asked = max(share, min(sizes.step_tokens, 8192))
-    return None if asked >= sizes.heldout_tokens else asked
