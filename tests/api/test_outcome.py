@@ -65,3 +65,13 @@ def test_no_better_than_letter_counts_is_not_learning(tmp_path: Path) -> None:
 def test_without_held_out_text_nothing_is_claimed(tmp_path: Path) -> None:
     nothing = Baselines(uniform=5.0, unigram=None, bigram=None, train_targets=1000, held_out_targets=0)
     assert verdict(tmp_path, None, [], simple=nothing).verdict == "not measured"
+
+
+def test_a_handful_of_held_out_tokens_tells_nothing(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("", encoding="utf-8")
+    evaluation = Evaluation(nats=3.0, tokens=3, bytes_per_token=1.0)
+    result = types.SimpleNamespace(evaluation=evaluation, step=10, weights_step=10)
+    outcome = judge(cast(TrainResult, result), metrics, SIMPLE)
+    assert outcome.verdict == "not measured"
+    assert "3 tokens" in outcome.sentences[0]

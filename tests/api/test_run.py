@@ -10,7 +10,7 @@ import torch
 
 import mingyue
 from mingyue.api import RunResult, info
-from mingyue.errors import BundleError, CheckpointError, SettingsError, TrainingError
+from mingyue.errors import BundleError, CheckpointError, MingyueError, SettingsError, TrainingError
 from mingyue.training import Observer, read_log
 
 TEXT = "".join(f"床前明月光，疑是地上霜。举头望明月，低头思故乡。{number}\n" for number in range(120))
@@ -168,3 +168,47 @@ def test_training_json_says_how_the_model_was_made(run: RunResult) -> None:
     assert card["starts_with_bos"] is False
     assert card["heldout_loss"] < card["baselines"]["bigram"]
     assert card["verdict"] == run.outcome.verdict
+
+
+@pytest.mark.parametrize("wrong", [{"tokenizer": "no.json"}, {"encoding": "nonsense"}, {"d_model": 33, "n_heads": 4}])
+def test_a_train_that_fails_before_its_first_step_leaves_nothing_in_the_way(
+    text_file: Path, tmp_path: Path, wrong: dict[str, object]
+) -> None:
+    """The same command, corrected, must run: nothing was trained that could be lost."""
+    out = tmp_path / "run"
+    with pytest.raises(MingyueError):
+        mingyue.train(sources=[str(text_file)], out=str(out), steps=1, **{**TINY, **wrong})
+    assert not out.exists()
+
+
+def test_what_a_kill_before_the_first_checkpoint_left_is_no_run(text_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    (out / "data").mkdir(parents=True)
+    (out / "run.toml").write_text("", encoding="utf-8")
+    (out / "data" / "half").write_bytes(b"half")
+    result = mingyue.train(sources=[str(text_file)], out=str(out), steps=1, **TINY)
+    assert result.folder == out
+    assert not (out / "data" / "half").exists()
+
+
+def test_a_finished_run_says_that_nothing_is_left_to_do_and_stays_as_it_is(run: RunResult) -> None:
+    before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file() and path.name != "run.lock"}
+    for changes in ({}, {"steps": 100}, {"minutes": 0.001}):
+        with pytest.raises(TrainingError, match="nothing is left to do: 150 steps"):
+            mingyue.resume(run.folder, changes=dict(changes))
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_finished_run_goes_on_with_a_larger_budget(text_file: Path, tmp_path: Path) -> None:
+    first = mingyue.train(sources=[str(text_file)], out=str(tmp_path / "run"), steps=2, **TINY)
+    assert mingyue.resume(first.folder, steps=4).training.step == 4
+
+
+def test_a_model_shows_what_it_is(run: RunResult) -> None:
+    assert "1 layers, width 32, context 32, char tokenizer" in repr(mingyue.load(run.folder))
+
+
+def test_one_stop_text_needs_no_list(run: RunResult) -> None:
+    model = mingyue.load(run.folder)
+    wanted = {"max_new_tokens": 60, "seed": 1}
+    assert model.generate("床", stop="。", **wanted) == model.generate("床", stop=["。"], **wanted)

@@ -48,6 +48,7 @@ def test_existing_run_is_refused_or_moved_aside(tmp_path):
     """A run is never overwritten: refused with both ways out, or moved aside whole."""
     path = tmp_path / "run"
     begin(path)
+    (path / "checkpoints").mkdir()
     (path / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
     with pytest.raises(CheckpointError, match="already holds a run") as caught:
         begin(path)
@@ -58,6 +59,7 @@ def test_existing_run_is_refused_or_moved_aside(tmp_path):
     assert not (path / "metrics.jsonl").exists()
     assert (tmp_path / "run.1" / "metrics.jsonl").is_file()
     assert "run.1" in notes[0]
+    (path / "checkpoints").mkdir()
     begin(path, again)
     assert (tmp_path / "run.2").is_dir()
 

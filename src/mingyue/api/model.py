@@ -30,6 +30,13 @@ class Model:
         self.notes: list[str] = []
         """Sentences about the latest call that a user should read (a prompt longer than the context, and the like)."""
 
+    def __repr__(self) -> str:
+        config, words = self.config, self.tokenizer
+        return (
+            f"<mingyue.Model: {config.n_layers} layers, width {config.d_model}, context {config.context}, "
+            f"{words.kind} tokenizer of {words.vocab_size}>"
+        )
+
     @property
     def config(self) -> ModelConfig:
         """Every size and choice of the model."""

@@ -15,6 +15,7 @@ from mingyue.training import TrainResult, read_log
 Verdict = Literal["learning", "not learning", "overfitting", "diverged", "not measured"]
 
 _OVERFIT = 1.02  # a last held-out loss this many times the best one means that training went on too long
+_FEW = 50  # held-out tokens whose loss says little
 _COMPARED = 1 << 23  # tokens of the training text that the copy report reads
 
 
@@ -36,6 +37,8 @@ def judge(result: TrainResult, metrics: Path, simple: Baselines) -> Outcome:
     evaluation = result.evaluation
     if evaluation is None:
         return Outcome("not measured", ("No held-out text was measured: what was learned cannot be told.",))
+    if evaluation.tokens < _FEW:
+        return Outcome("not measured", (f"Only {evaluation.tokens} tokens are held out: too few to tell anything.",))
     loss = evaluation.loss
     course = [line["heldout_loss"] for line in read_log(metrics) if line["event"] == "evaluate"]
     course = [value for value in course if value is not None]

@@ -29,10 +29,12 @@ from mingyue.training import (
     TrainResult,
     changed_settings,
     measure_peak,
+    read_log,
 )
 from mingyue.training import train as run_training
 from mingyue.training.loss import CHUNKED_VOCABULARY
 from mingyue.training.names import clean_state
+from mingyue.training.resume_rules import changes_between, check_changes
 from mingyue.training.sizing import DEFAULT_CONTEXT, DEFAULT_MINUTES, EFFICIENCY, Speed, choose_sizes
 
 _ENDING = 2.0  # seconds for the bundle, the last texts and the copy report
@@ -71,27 +73,13 @@ def train(
     runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
     folder, notes = RunFolder.create(run_path(settings), settings)
     with folder:
-        for note in (*notes, *runtime.notes):
-            observer.on_note(note)
-        tokenizer, corpus, report = prepare_corpus(
-            settings.data, settings.tokenizer, folder.data, progress=observer.on_progress
-        )
-        peak = measure_peak(runtime.device, dtype=runtime.dtype)
-        for line in (*report.describe(), *tokenizer.notes):
-            observer.on_note(line)
-        settings = _complete(settings, corpus, runtime, peak=peak, seconds=clock.seconds(), observer=observer)
-        folder.write_settings(settings)
-        run = _Run(
-            settings=settings,
-            folder=folder,
-            runtime=runtime,
-            tokenizer=tokenizer,
-            corpus=corpus,
-            peak=peak,
-            clock=clock,
-            observer=observer,
-        )
-        run.introduce()
+        try:
+            for note in (*notes, *runtime.notes):
+                observer.on_note(note)
+            run = _prepare(settings, folder, runtime, clock, observer)
+        except BaseException:
+            folder.remove()  # nothing was trained: the same command, corrected, must not find a run in its way
+            raise
         return run.go(resume=False)
 
 
@@ -113,6 +101,8 @@ def resume(
     with RunFolder.open(Path(folder)) as opened:
         old = opened.read_settings()
         settings = changed_settings(old, {**(changes or {}), **given})
+        check_changes(changes_between(old, settings))
+        _refuse_if_done(opened, old, settings)
         runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
         for note in runtime.notes:
             observer.on_note(note)
@@ -134,13 +124,57 @@ def resume(
         return result
 
 
+def _prepare(settings: TrainSettings, folder: RunFolder, runtime: Runtime, clock: Clock, observer: Observer) -> _Run:
+    """Everything before the first step: text, tokenizer, sizes; and say what will be done."""
+    tokenizer, corpus, report = prepare_corpus(
+        settings.data, settings.tokenizer, folder.data, progress=observer.on_progress
+    )
+    peak = measure_peak(runtime.device, dtype=runtime.dtype)
+    for line in (*report.describe(), *tokenizer.notes):
+        observer.on_note(line)
+    settings = _complete(settings, corpus, runtime, peak=peak, seconds=clock.seconds(), observer=observer)
+    folder.write_settings(settings)
+    run = _Run(
+        settings=settings,
+        folder=folder,
+        runtime=runtime,
+        tokenizer=tokenizer,
+        corpus=corpus,
+        peak=peak,
+        clock=clock,
+        observer=observer,
+    )
+    run.introduce()
+    return run
+
+
+def _refuse_if_done(folder: RunFolder, old: TrainSettings, new: TrainSettings) -> None:
+    """A finished run goes on only with more to do. Raises `TrainingError` that says what was done."""
+    log = read_log(folder.metrics)
+    if not log or log[-1]["event"] != "end" or log[-1]["reason"] not in ("finished", "patience"):
+        return
+    last, budget = log[-1], new.budget
+    more = (
+        (budget.steps is not None and budget.steps > last["step"])
+        or (budget.minutes is not None and 60 * budget.minutes > last["seconds"] and budget != old.budget)
+        or (budget.epochs is not None and budget != old.budget)
+        or new.run.patience != old.run.patience
+    )
+    if folder.model.is_dir() and not more:
+        raise TrainingError(
+            f"nothing is left to do: {last['step']:,} steps were taken in {last['seconds'] / 60:.1f} min",
+            advice="Give a larger budget to go on, counted from the start of the run: --steps, --minutes or --epochs.",
+        )
+
+
 def run_path(settings: TrainSettings) -> Path:
     """Where a run goes: `--out`, or runs/<name of the first source>."""
     if settings.run.out is not None:
         return Path(settings.run.out)
     first = settings.data.sources[0]
-    name = "stdin" if first == "-" else re.sub(r"[^\w.-]+", "-", Path(first).stem).strip("-.")
-    return Path("runs") / (name or "run")
+    names = ["stdin"] if first == "-" else [Path(first).stem, Path(first).parent.name]
+    cleaned = (re.sub(r"[^\w.-]+", "-", name).strip("-.") for name in names)
+    return Path("runs") / next(filter(None, cleaned), "run")
 
 
 @dataclass(kw_only=True)
@@ -230,7 +264,8 @@ class _Run:
             return f"{budget.minutes or DEFAULT_MINUTES:g} min, as asked"
         steps = budget.steps or step.steps_of(budget.epochs or 1.0)
         seconds = steps * step.step_tokens * sizes(self.config).training_flops() / (EFFICIENCY * self.peak)
-        return f"about {max(1, round(seconds / 60))} min for {steps:,} steps, by this machine's speed"
+        spoken = f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        return f"about {spoken} for {steps:,} steps, by this machine's speed"
 
     def _training_card(self, result: TrainResult, outcome: Outcome) -> dict[str, Any]:
         """What training.json says. No paths: a bundle may be given away."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from mingyue.cli.main import INTERRUPTED, OK
@@ -16,7 +17,7 @@ _SHOWN = 2
 
 def show_result(result: RunResult) -> int:
     """Print the verdict; returns the exit code: a run that was stopped ends like any program that Ctrl-C stops."""
-    folder, outcome = result.folder, result.outcome
+    folder, outcome = shlex.quote(str(result.folder)), result.outcome
     if result.training.reason == "stopped":
         write(f"Stopped at step {result.training.step:,}, and saved. Go on with: mingyue resume {folder}\n")
         return INTERRUPTED

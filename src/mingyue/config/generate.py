@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from mingyue.config.base import Settings
+
+
+def _as_texts(given: object) -> object:
+    """One text stands for a list of one."""
+    return (given,) if isinstance(given, str) else given
 
 
 class GenerateSettings(Settings):
@@ -26,7 +31,7 @@ class GenerateSettings(Settings):
     """Drop tokens less likely than this share of the likeliest one."""
     repetition_penalty: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     """Makes tokens already seen less likely (Keskar et al. 2019): positive logits divided, negative multiplied."""
-    stop: tuple[str, ...] = ()
+    stop: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Texts that end the writing; they are not part of the result."""
     seed: Annotated[int, Field(ge=0)] = 1
     """Each sample of each prompt draws from its own stream of this seed, whatever the batch."""

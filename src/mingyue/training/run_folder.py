@@ -21,7 +21,7 @@ import tomli_w
 from mingyue.config import TrainSettings
 from mingyue.errors import CheckpointError, SettingsError
 from mingyue.files import write_text_atomically
-from mingyue.training.storage import disk_errors, free_name
+from mingyue.training.storage import disk_errors, free_name, remove_folder
 
 _SETTINGS, _LOCK = "run.toml", "run.lock"
 _HEADER = "# Settings of a run of Mingyue. `mingyue train --config run.toml` starts it again.\n\n"
@@ -79,17 +79,21 @@ class RunFolder:
                 raise CheckpointError(
                     f"{path} is not empty, and what is in it is not a run", advice="Choose another --out."
                 )
-            if not settings.run.overwrite:
+            begun = (path / "checkpoints").is_dir() or (path / "model").is_dir()
+            if begun and not settings.run.overwrite:
                 raise CheckpointError(
                     f"{path} already holds a run",
                     advice=f"`mingyue resume {path}` goes on with it; --overwrite moves it aside and starts anew.",
                 )
             with cls(path) as old:  # not while another program writes to it
                 old.unlock()
-                aside = free_name(path)
-                with disk_errors("the old run", aside):
-                    path.rename(aside)
-            notes.append(f"The run that was in {path} is now in {aside}.")
+                if begun:
+                    aside = free_name(path)
+                    with disk_errors("the old run", aside):
+                        path.rename(aside)
+                    notes.append(f"The run that was in {path} is now in {aside}.")
+                else:
+                    old.remove()  # stopped before its first checkpoint: nothing to go on with
         folder = cls(path)
         with disk_errors("the run folder", path):
             path.mkdir(parents=True, exist_ok=True)
@@ -136,6 +140,12 @@ class RunFolder:
             return dict(json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+    def remove(self) -> None:
+        """Remove what a run that has no checkpoint left behind."""
+        self.unlock()
+        with disk_errors("the run folder", self.path):
+            remove_folder(self.path)
 
     def lock(self) -> None:
         """Take the folder for this process; the system gives it back when the process ends, however it ends.
