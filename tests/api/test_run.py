@@ -10,8 +10,10 @@ import torch
 
 import mingyue
 from mingyue.api import RunResult, info
+from mingyue.cli import main
+from mingyue.config import TrainSettings
 from mingyue.errors import BundleError, CheckpointError, MingyueError, SettingsError, TrainingError
-from mingyue.training import Observer, read_log
+from mingyue.training import Observer, RunFolder, read_log
 
 TEXT = "".join(f"床前明月光，疑是地上霜。举头望明月，低头思故乡。{number}\n" for number in range(120))
 TINY = {"depth": 1, "context": 32, "batch_tokens": 128, "d_model": 32, "threads": 1, "evaluate_every": 5}
@@ -84,8 +86,6 @@ def test_score_is_the_sum_of_what_logits_say(run: RunResult) -> None:
 
 def test_run_toml_replays_the_run(run: RunResult, text_file: Path, tmp_path: Path) -> None:
     import tomllib
-
-    from mingyue.config import TrainSettings
 
     values = tomllib.loads((run.folder / "run.toml").read_text(encoding="utf-8"))
     again = mingyue.train(TrainSettings.read(values, source="run.toml"), out=str(tmp_path / "again"))
@@ -212,3 +212,16 @@ def test_one_stop_text_needs_no_list(run: RunResult) -> None:
     model = mingyue.load(run.folder)
     wanted = {"max_new_tokens": 60, "seed": 1}
     assert model.generate("床", stop="。", **wanted) == model.generate("床", stop=["。"], **wanted)
+
+
+def test_a_run_stopped_before_it_trained_names_a_command_that_works(text_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = TrainSettings.from_flat(sources=[str(text_file)], out=str(out), steps=1, **TINY)
+    folder, _ = RunFolder.create(out, settings)
+    folder.unlock()
+    with pytest.raises(CheckpointError, match="before anything was trained") as caught:
+        mingyue.resume(out)
+    command = caught.value.advice
+    assert command is not None
+    assert main(command.partition("mingyue ")[2].split()) == 0
+    assert (out / "model").is_dir()

@@ -146,7 +146,7 @@ def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
     if depth is None or context is None:
         raise BundleError(
             "the run was stopped before it chose its sizes: there is no model in it yet",
-            advice="Start it again with `mingyue train --config …/run.toml`.",
+            advice="Start it again with `mingyue train`: what is there will not be in its way.",
         )
     return model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from mingyue.api.outcome import Outcome, judge, measure_copying
 from mingyue.bundle import save_bundle
 from mingyue.config import GenerateSettings, TrainSettings
 from mingyue.data import Baselines, TokenCorpus, baselines, fit_context, load_corpus, prepare_corpus
-from mingyue.errors import TrainingError
+from mingyue.errors import CheckpointError, DataError, TrainingError
 from mingyue.generation import generate
 from mingyue.models import DecoderOnly, build_model
 from mingyue.models.sizes import sizes
@@ -106,7 +107,15 @@ def resume(
         runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
         for note in runtime.notes:
             observer.on_note(note)
-        tokenizer, corpus, _ = load_corpus(opened.data)
+        try:
+            tokenizer, corpus, _ = load_corpus(opened.data)
+        except DataError as error:
+            if opened.begun:
+                raise
+            raise CheckpointError(
+                f"{folder} was stopped before anything was trained",
+                advice=f"Start it again: mingyue train --config {shlex.quote(str(opened.settings_path))}",
+            ) from error
         peak = measure_peak(runtime.device, dtype=runtime.dtype)
         run = _Run(
             settings=settings,
@@ -157,7 +166,7 @@ def _refuse_if_done(folder: RunFolder, old: TrainSettings, new: TrainSettings) -
     more = (
         (budget.steps is not None and budget.steps > last["step"])
         or (budget.minutes is not None and 60 * budget.minutes > last["seconds"] and budget != old.budget)
-        or (budget.epochs is not None and budget != old.budget)
+        or (budget.epochs is not None and budget.epochs > (old.budget.epochs or 0))
         or new.run.patience != old.run.patience
     )
     if folder.model.is_dir() and not more:

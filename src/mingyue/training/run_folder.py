@@ -64,6 +64,11 @@ class RunFolder:
         """Folder of TensorBoard events."""
         return self.path / "tensorboard"
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to go on with: a checkpoint, or a model."""
+        return self.checkpoints.is_dir() or self.model.is_dir()
+
     @classmethod
     def create(cls, path: Path, settings: TrainSettings) -> tuple[RunFolder, list[str]]:
         """Make the folder of a new run, locked, with its run.toml; returns it and sentences for the user.
@@ -79,7 +84,7 @@ class RunFolder:
                 raise CheckpointError(
                     f"{path} is not empty, and what is in it is not a run", advice="Choose another --out."
                 )
-            begun = (path / "checkpoints").is_dir() or (path / "model").is_dir()
+            begun = cls(path).begun
             if begun and not settings.run.overwrite:
                 raise CheckpointError(
                     f"{path} already holds a run",
