@@ -2,7 +2,8 @@
 
 from mingyue.config.base import Settings, nearest
 from mingyue.config.generate import GenerateSettings
-from mingyue.config.model import ModelConfig, RotaryScaling
+from mingyue.config.model import EncoderDecoderConfig, ModelConfig, PartsConfig, RotaryScaling
+from mingyue.config.pairs import PairSettings
 from mingyue.config.train import (
     BatchSettings,
     BudgetSettings,
@@ -14,20 +15,25 @@ from mingyue.config.train import (
     TokenizerSettings,
     TrainSettings,
 )
+from mingyue.config.translate import TranslateSettings
 
 __all__ = [
     "BatchSettings",
     "BudgetSettings",
     "DataSettings",
+    "EncoderDecoderConfig",
     "GenerateSettings",
     "ModelConfig",
     "ModelSettings",
     "OptimiserSettings",
+    "PairSettings",
+    "PartsConfig",
     "RotaryScaling",
     "RunSettings",
     "ScheduleSettings",
     "Settings",
     "TokenizerSettings",
     "TrainSettings",
+    "TranslateSettings",
     "nearest",
 ]

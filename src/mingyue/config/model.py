@@ -43,15 +43,13 @@ class RotaryScaling(Settings):
         return self
 
 
-class ModelConfig(Settings):
-    """A decoder-only Transformer, complete: two equal configs build modules of equal shapes."""
+class PartsConfig(Settings):
+    """What both architectures have in common: sizes, and a choice for every part."""
 
-    architecture: Literal["decoder-only"] = "decoder-only"
-    """Which of the model families this is."""
     vocab_size: Positive
-    """Number of token ids."""
+    """Number of token ids (of the target side, where there are two vocabularies)."""
     context: Positive
-    """Most tokens that one forward pass sees."""
+    """Most tokens that one forward pass sees (of each side, where there are two)."""
     d_model: Positive
     """Width of the residual stream."""
     n_layers: Positive
@@ -94,8 +92,6 @@ class ModelConfig(Settings):
     """The output layer is the transposed embedding table."""
     embedding_scale: bool = False
     """Embeddings are multiplied by √d_model (the paper, section 3.4)."""
-    window: Positive | None = None
-    """A token attends to itself and the window − 1 tokens before it; none = all before it."""
     dropout: Probability = 0.0
     """Dropout on embeddings and on the output of each sub-layer (the paper, section 5.4)."""
     attention_dropout: Probability = 0.0
@@ -112,3 +108,25 @@ class ModelConfig(Settings):
         if self.rotary_scaling is not None and self.positions != "rotary":
             raise ValueError(f"rotary_scaling needs positions rotary, not {self.positions}")
         return self
+
+
+class ModelConfig(PartsConfig):
+    """A decoder-only Transformer, complete: two equal configs build modules of equal shapes."""
+
+    architecture: Literal["decoder-only"] = "decoder-only"
+    """Which of the model families this is."""
+    window: Positive | None = None
+    """A token attends to itself and the window − 1 tokens before it; none = all before it."""
+
+
+class EncoderDecoderConfig(PartsConfig):
+    """An encoder-decoder Transformer, complete. `n_layers` counts the blocks of the decoder."""
+
+    architecture: Literal["encoder-decoder"] = "encoder-decoder"
+    """Which of the model families this is."""
+    n_encoder_layers: Positive
+    """Number of blocks of the encoder."""
+    source_vocab_size: Positive | None = None
+    """Token ids of the source side, with a table of their own; none = one vocabulary and one table for both sides."""
+    output_bias: bool = False
+    """A bias on the logits (Marian has one; the paper's linear layer is the tied table alone)."""

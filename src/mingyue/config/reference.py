@@ -11,8 +11,9 @@ from pydantic.fields import FieldInfo
 
 from mingyue.config.base import Settings
 from mingyue.config.generate import GenerateSettings
-from mingyue.config.model import ModelConfig, RotaryScaling
+from mingyue.config.model import EncoderDecoderConfig, ModelConfig, RotaryScaling
 from mingyue.config.train import TrainSettings
+from mingyue.config.translate import TranslateSettings
 
 _TITLE = """# Settings
 
@@ -24,6 +25,8 @@ An option of the command line is the name with hyphens: `batch_tokens` is `--bat
 
 _TRAIN = """## Training: `mingyue train`, `mingyue.train`, `run.toml`"""
 _GENERATE = """## Writing: `mingyue generate`, `GenerateSettings`"""
+_TRANSLATE = """## Translating: `mingyue translate`, `TranslateSettings`"""
+_PAIR_MODEL = """## A model of pairs: `config.json` of a bundle, `EncoderDecoderConfig`"""
 _MODEL = """## A model: `config.json` of a bundle, `ModelConfig`"""
 
 
@@ -34,7 +37,8 @@ def reference() -> str:
         owner = info.annotation
         if isinstance(owner, type) and issubclass(owner, Settings):
             parts += [f"### `[{section}]`", _describe(owner)]
-    parts += [_GENERATE, _describe(GenerateSettings), _MODEL, _describe(ModelConfig)]
+    parts += [_GENERATE, _describe(GenerateSettings), _TRANSLATE, _describe(TranslateSettings)]
+    parts += [_MODEL, _describe(ModelConfig), _PAIR_MODEL, _describe(EncoderDecoderConfig)]
     parts += ["### `rotary_scaling`", _describe(RotaryScaling)]
     return "\n\n".join(parts) + "\n"
 

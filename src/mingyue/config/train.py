@@ -11,9 +11,10 @@ from pydantic import Field, model_validator
 
 from mingyue.config.base import Settings, nearest
 from mingyue.config.model import FeedForwardKind, NormKind, PositionKind, Positive, Probability
+from mingyue.config.pairs import PairSettings
 from mingyue.errors import SettingsError
 
-PresetName = Literal["modern", "speed", "gpt2", "llama"]
+PresetName = Literal["modern", "speed", "gpt2", "llama", "paper-base", "paper-big", "translate-small"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
 
@@ -40,8 +41,8 @@ class DataSettings(Settings):
 class TokenizerSettings(Settings):
     """How text becomes token ids."""
 
-    tokenizer: str = "char"
-    """char, bpe, byte, or the path of a tokenizer.json."""
+    tokenizer: str | None = None
+    """char, bpe, byte, or the path of a tokenizer.json; none = char for text, bpe for pairs."""
     tokenizer_size: Annotated[int, Field(ge=259)] = 8192
     """Vocabulary of a bpe tokenizer (256 bytes and 3 special ids among them)."""
     min_count: Positive = 1
@@ -51,8 +52,9 @@ class TokenizerSettings(Settings):
 class ModelSettings(Settings):
     """The model: a preset, one dial, and every size by itself."""
 
-    preset: PresetName = "modern"
-    """modern (Qwen3's shape), speed (reaches a loss soonest), gpt2, or llama."""
+    preset: PresetName | None = None
+    """For text: modern (Qwen3's shape; the default), speed (reaches a loss soonest), gpt2, llama. For pairs:
+    translate-small (the default), paper-base, paper-big."""
     depth: Positive | None = None
     """One dial: layers, and with them width, heads and learning rates; none = chosen from speed, budget and text."""
     context: Positive | None = None
@@ -60,7 +62,9 @@ class ModelSettings(Settings):
     d_model: Positive | None = None
     """Width of the residual stream; none = 64 × depth."""
     n_layers: Positive | None = None
-    """Number of blocks; none = depth."""
+    """Number of blocks (of the decoder, where there are two stacks); none = depth."""
+    n_encoder_layers: Positive | None = None
+    """Blocks of the encoder of a model for pairs; none = as many as the decoder has."""
     n_heads: Positive | None = None
     """Query heads; none = d_model / d_head."""
     n_kv_heads: Positive | None = None
@@ -183,6 +187,8 @@ class RunSettings(Settings):
     """Evaluations between samples of text; 0 = none."""
     sample_prompt: str = ""
     """Prompt of those samples."""
+    average_last: Positive = 1
+    """At the end, average the weights of the last so many checkpoints (the paper, section 6.1); 1 = no averaging."""
     patience: Positive | None = None
     """Stop after so many evaluations without a better held-out loss; none = never."""
     tensorboard: bool = False
@@ -195,6 +201,7 @@ class TrainSettings(Settings):
     """Everything that decides a run; run.toml holds it whole."""
 
     data: DataSettings = DataSettings()
+    pairs: PairSettings = PairSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: ModelSettings = ModelSettings()
     budget: BudgetSettings = BudgetSettings()

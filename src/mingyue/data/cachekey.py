@@ -27,7 +27,7 @@ def corpus_key(settings: DataSettings, tokenizer_settings: TokenizerSettings) ->
         how,
         tokenizer_settings.model_dump(),
     ]
-    path = Path(tokenizer_settings.tokenizer)
+    path = Path(tokenizer_settings.tokenizer or "char")
     path = path / "tokenizer.json" if path.is_dir() else path
     if path.is_file():
         identity.append(hashlib.sha256(path.read_bytes()).hexdigest())

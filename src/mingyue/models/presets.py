@@ -55,7 +55,7 @@ def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, cont
     The dial gives `depth` layers, a width of 64 · depth and heads of 64 (32 up to a width of 256): the ratio of width
     to layers of nanochat's dial. Raises `SettingsError` when sizes contradict each other.
     """
-    values: dict[str, Any] = dict(_PRESETS[settings.preset])
+    values: dict[str, Any] = dict(_PRESETS[settings.preset or "modern"])
     values |= {name: value for name in _PASSED_THROUGH if (value := getattr(settings, name)) is not None}
     d_model = settings.d_model or 64 * depth
     d_head = settings.d_head or _head_of(d_model, settings.n_heads)

@@ -42,10 +42,11 @@ def make_tokenizer(
 
     Raises `TokenizerError` as the makers do, and for a file that is not a tokenizer.json.
     """
-    if settings.tokenizer == "char":
+    if settings.tokenizer in (None, "char"):
         return train_char(pieces, min_count=settings.min_count)
     if settings.tokenizer == "bpe":
         return train_bpe(pieces, vocab_size=settings.tokenizer_size, progress=progress)
     if settings.tokenizer == "byte":
         return byte_tokenizer()
+    assert settings.tokenizer is not None  # None is char, above
     return Tokenizer.load(settings.tokenizer)

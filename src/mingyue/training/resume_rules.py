@@ -32,6 +32,24 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("sources", "separator", "field", "encoding", "skip_bad", "held_out", "attend_across_documents"), _TEXT
     ),
+    **dict.fromkeys(
+        (
+            "source",
+            "target",
+            "pairs",
+            "valid_source",
+            "valid_target",
+            "valid_pairs",
+            "source_field",
+            "target_field",
+            "keep_duplicates",
+        ),
+        _TEXT,
+    ),
+    "shared_vocabulary": _TOKENS,
+    "bleu_lines": Rule(True, "evaluations follow it from here on"),
+    "select": Rule(True, "the best step is chosen by it from here on"),
+    "average_last": Rule(True, "the end of the run follows it"),
     **dict.fromkeys(("tokenizer", "tokenizer_size", "min_count"), _TOKENS),
     **dict.fromkeys(
         (
@@ -40,6 +58,7 @@ RULES: dict[str, Rule] = {
             "context",
             "d_model",
             "n_layers",
+            "n_encoder_layers",
             "n_heads",
             "n_kv_heads",
             "d_head",
