@@ -14,7 +14,7 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositionKind = Literal["none", "learned", "sinusoidal", "rotary"]
 FeedForwardKind = Literal["relu", "gelu", "gelu-tanh", "relu2", "swiglu"]
 NormKind = Literal["layer", "rms"]
-InitialisationKind = Literal["gpt2", "zero-output"]
+InitialisationKind = Literal["gpt2", "zero-output", "xavier"]
 
 
 class RotaryScaling(Settings):
@@ -97,7 +97,8 @@ class PartsConfig(Settings):
     attention_dropout: Probability = 0.0
     """Dropout on attention weights."""
     initialisation: InitialisationKind = "gpt2"
-    """gpt2: N(0, 0.02²), residual outputs scaled down with depth; zero-output: N(0, 1/fan_in), residual outputs 0."""
+    """gpt2: N(0, 0.02²), residual outputs scaled down with depth; zero-output: N(0, 1/fan_in), residual outputs 0;
+    xavier: uniform, by fan-in and fan-out (Glorot & Bengio 2010)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

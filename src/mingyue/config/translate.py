@@ -10,7 +10,7 @@ from mingyue.config.base import Settings
 
 
 class TranslateSettings(Settings):
-    """How a translation is found. The defaults are the paper's (section 6.1): beam 4, length penalty 0.6, + 50 tokens."""
+    """How a translation is found. The defaults are the paper's (section 6.1): beam 4, α 0.6, at most 50 tokens more."""
 
     beam: Annotated[int, Field(ge=1)] = 4
     """Hypotheses kept at every step; 1 = greedy."""

@@ -1,17 +1,25 @@
 """Complete models, made of the parts in `mingyue.nn`."""
 
-from mingyue.models.decoder_only import DecoderOnly, TiedOutput, build_model
+from mingyue.models.build import Transformer, TransformerConfig, build_model, make_model
+from mingyue.models.decoder_only import DecoderOnly
+from mingyue.models.encoder_decoder import EncoderDecoder
 from mingyue.models.initialise import initialise
-from mingyue.models.presets import resolve_config
+from mingyue.models.parts import TiedOutput
+from mingyue.models.presets import resolve_config, resolve_pair_config
 from mingyue.models.sizes import Sizes, TrainingBytes, sizes
 
 __all__ = [
     "DecoderOnly",
+    "EncoderDecoder",
     "Sizes",
     "TiedOutput",
     "TrainingBytes",
+    "Transformer",
+    "TransformerConfig",
     "build_model",
     "initialise",
+    "make_model",
     "resolve_config",
+    "resolve_pair_config",
     "sizes",
 ]

@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from mingyue.config import EncoderDecoderConfig, PartsConfig
+
 if TYPE_CHECKING:
-    from mingyue.models.decoder_only import DecoderOnly
+    from mingyue.models.build import Transformer
 
 _RESIDUAL_OUTPUTS = ("attention.output.weight", "feedforward.output.weight")
+_TABLES = ("embedding.weight", "positions.table")
 
 
-def initialise(model: DecoderOnly, *, seed: int) -> None:
+def initialise(model: Transformer, *, seed: int) -> None:
     """Fill every weight in place, in the order of its name; gains become 1 and biases 0.
 
     gpt2 (Radford et al. 2019, section 2.3): all matrices N(0, 0.02²); those that write into the residual stream are
-    divided by √(2 · n_layers). zero-output (the idea of Fixup, Zhang et al. 2019, and of µP practice): matrices
-    N(0, 1/fan_in), those that write into the residual stream and an untied output layer are 0, so that every block
-    starts as the identity and the first prediction is uniform.
+    divided by the root of their number. zero-output (the idea of Fixup, Zhang et al. 2019, and of µP practice):
+    matrices N(0, 1/fan_in), those that write into the residual stream and an untied output layer are 0, so that every
+    block starts as the identity and the first prediction is uniform. xavier (Glorot & Bengio 2010): matrices
+    U(±√(6 / (fan_in + fan_out))), Q, K and V each on its own; embeddings N(0, 1/d_model), so that with the paper's
+    factor √d_model they begin with variance 1.
     """
     config = model.config
     generator = torch.Generator().manual_seed(seed)
@@ -30,13 +35,41 @@ def initialise(model: DecoderOnly, *, seed: int) -> None:
                 weight.fill_(1.0 if name.endswith("norm.weight") else 0.0)
             elif config.initialisation == "gpt2":
                 residual = name.endswith(_RESIDUAL_OUTPUTS)
-                _normal(weight, 0.02 / math.sqrt(2 * config.n_layers) if residual else 0.02, generator)
+                _normal(weight, 0.02 / math.sqrt(_residual_writers(name, config)) if residual else 0.02, generator)
+            elif config.initialisation == "xavier":
+                if name.endswith(_TABLES) or name == "output.weight":
+                    _normal(weight, config.d_model**-0.5, generator)
+                else:
+                    _xavier(weight, _fan_out(name, weight, config), generator)
             elif name.endswith(_RESIDUAL_OUTPUTS) or name == "output.weight":
                 nn.init.zeros_(weight)
-            elif name in ("embedding.weight", "positions.table"):
+            elif name.endswith(_TABLES):
                 _normal(weight, 0.02, generator)
             else:
                 _normal(weight, 1 / math.sqrt(weight.shape[1]), generator)
+
+
+def _residual_writers(name: str, config: PartsConfig) -> int:
+    """How many sub-layers add to the residual stream that this weight writes into."""
+    if isinstance(config, EncoderDecoderConfig):
+        return 2 * config.n_encoder_layers if name.startswith("encoder.") else 3 * config.n_layers
+    return 2 * config.n_layers
+
+
+def _fan_out(name: str, weight: Tensor, config: PartsConfig) -> int:
+    """Rows of one matrix, where several live in one weight."""
+    if name.endswith("attention.qkv.weight"):
+        return config.n_heads * config.d_head
+    if name.endswith("attention.key_value.weight"):
+        return config.n_kv_heads * config.d_head
+    if name.endswith("feedforward.inner.weight"):
+        return config.d_ff
+    return weight.shape[0]
+
+
+def _xavier(weight: Tensor, fan_out: int, generator: torch.Generator) -> None:
+    bound = math.sqrt(6 / (weight.shape[1] + fan_out))
+    weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
 
 def _normal(weight: Tensor, std: float, generator: torch.Generator) -> None:

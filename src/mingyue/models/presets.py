@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mingyue.config import ModelConfig, ModelSettings
+from mingyue.config import EncoderDecoderConfig, ModelConfig, ModelSettings
 from mingyue.errors import SettingsError
 
 # Each preset is the published shape of its family; sizes come from the dial.
@@ -34,6 +34,33 @@ _PRESETS: dict[str, dict[str, Any]] = {
     # Llama 2 and 3 (Touvron et al. 2023): rotary, RMSNorm, SwiGLU, grouped queries, no biases, untied.
     "llama": {"positions": "rotary", "feedforward": "swiglu", "norm": "rms", "norm_eps": 1e-5, "tied_output": False},
 }
+# "Attention Is All You Need", sections 3 and 5.4, and table 3. What the paper leaves open is as in its own code,
+# tensor2tensor: norms with an epsilon of 1e-6, attention without biases, Xavier initialisation.
+_PAPER: dict[str, Any] = {
+    "positions": "sinusoidal",
+    "feedforward": "relu",
+    "norm": "layer",
+    "norm_placement": "post",
+    "final_norm": False,
+    "bias_feedforward": True,
+    "embedding_scale": True,
+    "initialisation": "xavier",
+}
+_PAIR_PRESETS: dict[str, dict[str, Any]] = {
+    "paper-base": {**_PAPER, "d_model": 512, "n_layers": 6, "n_heads": 8, "d_ff": 2048, "dropout": 0.1},
+    "paper-big": {**_PAPER, "d_model": 1024, "n_layers": 6, "n_heads": 16, "d_ff": 4096, "dropout": 0.3},
+    "translate-small": {
+        "d_model": 256,
+        "n_layers": 3,
+        "n_heads": 8,
+        "d_ff": 1024,
+        "positions": "rotary",
+        "feedforward": "relu2",
+        "norm": "layer",
+        "qk_norm": True,
+        "dropout": 0.2,
+    },
+}
 _GATED = ("swiglu",)
 _PASSED_THROUGH = (
     "positions",
@@ -55,12 +82,17 @@ def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, cont
     The dial gives `depth` layers, a width of 64 · depth and heads of 64 (32 up to a width of 256): the ratio of width
     to layers of nanochat's dial. Raises `SettingsError` when sizes contradict each other.
     """
-    values: dict[str, Any] = dict(_PRESETS[settings.preset or "modern"])
-    values |= {name: value for name in _PASSED_THROUGH if (value := getattr(settings, name)) is not None}
+    preset = settings.preset or "modern"
+    if preset not in _PRESETS:
+        raise SettingsError(
+            f"preset {preset} is an encoder-decoder model, which is trained on pairs",
+            advice=f"Give pairs (--source and --target), or one of {', '.join(_PRESETS)}.",
+        )
+    values: dict[str, Any] = _PRESETS[preset] | _given(settings)
     d_model = settings.d_model or 64 * depth
     d_head = settings.d_head or _head_of(d_model, settings.n_heads)
     n_heads = settings.n_heads or max(1, d_model // d_head)
-    n_kv_heads = settings.n_kv_heads or (_grouped(n_heads) if settings.preset == "llama" else n_heads)
+    n_kv_heads = settings.n_kv_heads or (_grouped(n_heads) if preset == "llama" else n_heads)
     gated = values["feedforward"] in _GATED
     values |= {
         "vocab_size": vocab_size,
@@ -76,9 +108,52 @@ def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, cont
     return ModelConfig.read(values, source="the model settings")
 
 
+def resolve_pair_config(
+    settings: ModelSettings, *, vocab_size: int, source_vocab_size: int | None, context: int
+) -> EncoderDecoderConfig:
+    """The complete config of a model for pairs: preset first, then every setting given by itself.
+
+    `source_vocab_size`: of a source side with its own tokenizer; None = one vocabulary. Raises `SettingsError` when
+    sizes contradict each other, and for a preset or a setting of the other architecture.
+    """
+    preset = settings.preset or "translate-small"
+    if preset not in _PAIR_PRESETS:
+        raise SettingsError(
+            f"preset {preset} is a decoder-only model, which is trained on text, not on pairs",
+            advice=f"Give one of {', '.join(_PAIR_PRESETS)}.",
+        )
+    if settings.window is not None:
+        raise SettingsError("a sliding window is for models of one text: leave --window out")
+    values: dict[str, Any] = _PAIR_PRESETS[preset] | _given(settings)
+    d_model = settings.d_model or (64 * settings.depth if settings.depth else values["d_model"])
+    kept = d_model == values["d_model"]
+    n_heads = settings.n_heads or (values["n_heads"] if kept else None)
+    d_head = settings.d_head or _head_of(d_model, n_heads)
+    n_heads = n_heads or max(1, d_model // d_head)
+    n_layers = settings.n_layers or settings.depth or values["n_layers"]
+    gated = values["feedforward"] in _GATED
+    values |= {
+        "vocab_size": vocab_size,
+        "source_vocab_size": source_vocab_size,
+        "context": context,
+        "d_model": d_model,
+        "n_layers": n_layers,
+        "n_encoder_layers": settings.n_encoder_layers or n_layers,
+        "n_heads": n_heads,
+        "n_kv_heads": settings.n_kv_heads or n_heads,
+        "d_head": d_head,
+        "d_ff": settings.d_ff or (_round_up(8 * d_model // 3, 32) if gated else 4 * d_model),
+    }
+    return EncoderDecoderConfig.read(values, source="the model settings")
+
+
 def default_head(d_model: int) -> int:
     """Width of a head for a model width, when none is given."""
     return 64 if d_model > 256 else 32
+
+
+def _given(settings: ModelSettings) -> dict[str, Any]:
+    return {name: value for name in _PASSED_THROUGH if (value := getattr(settings, name)) is not None}
 
 
 def _head_of(d_model: int, n_heads: int | None) -> int:

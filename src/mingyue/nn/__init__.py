@@ -11,6 +11,8 @@ Shapes are in the names. The legend, for this package and for `mingyue.models`:
 
 from mingyue.nn.attend import CAUSAL, EVERYONE, Attend
 from mingyue.nn.attention import (
+    Attention,
+    CrossAttention,
     MultiHeadAttention,
     blocked_window_attention,
     explicit_attention,
@@ -18,9 +20,17 @@ from mingyue.nn.attention import (
     needs_matrix,
 )
 from mingyue.nn.bare import bare
-from mingyue.nn.blocks import Block, PostNormBlock, PreNormBlock
+from mingyue.nn.blocks import (
+    Block,
+    DecoderBlock,
+    PostNormBlock,
+    PostNormDecoderBlock,
+    PreNormBlock,
+    PreNormDecoderBlock,
+)
 from mingyue.nn.cache import Cache, CacheStep
 from mingyue.nn.feedforward import FeedForward, SwiGLU, make_feedforward
+from mingyue.nn.memory import Memory
 from mingyue.nn.norm import make_norm
 from mingyue.nn.positions import (
     LearnedPositions,
@@ -39,15 +49,21 @@ __all__ = [
     "CAUSAL",
     "EVERYONE",
     "Attend",
+    "Attention",
     "Block",
     "Cache",
     "CacheStep",
+    "CrossAttention",
+    "DecoderBlock",
     "FeedForward",
     "LearnedPositions",
+    "Memory",
     "MultiHeadAttention",
     "Positions",
     "PostNormBlock",
+    "PostNormDecoderBlock",
     "PreNormBlock",
+    "PreNormDecoderBlock",
     "RotaryPositions",
     "RotaryRotation",
     "Rotation",

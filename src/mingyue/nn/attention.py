@@ -124,10 +124,52 @@ def blocked_window_attention(
     return heads_BNHWD.transpose(1, 2).flatten(2, 3)[:, :, :n_tokens]
 
 
-class MultiHeadAttention(nn.Module):
-    """Multi-head self-attention (section 3.2.2) with one projection for queries, keys and values.
+class Attention(nn.Module):
+    """What every multi-head attention has (section 3.2.2), wherever its keys come from.
 
-    `qkv.weight` is [(H + 2G)·D, M], rows [Q; K; V]; the heads are views of its result. `output.weight` is [M, H·D].
+    `output.weight` is [M, H·D]: it joins the heads. `query_norm` and `key_norm` are norms of a head's vectors, or none.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        n_kv_heads: int,
+        d_head: int,
+        *,
+        bias_output: bool = False,
+        dropout: float = 0.0,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.d_head = n_heads, n_kv_heads, d_head
+        self.output = nn.Linear(n_heads * d_head, d_model, bias=bias_output)
+        self.query_norm = query_norm
+        self.key_norm = key_norm
+        self.dropout = dropout
+
+    def _attend(
+        self, query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, attend: Attend, taps: Taps | None
+    ) -> Tensor:
+        """Attention of all heads, joined: x_BTM."""
+        if taps is not None:
+            query_BHTD, key_BGSD = taps("query", query_BHTD), taps("key", key_BGSD)
+            value_BGSD = taps("value", value_BGSD)
+        dropout = self.dropout if self.training else 0.0
+        if taps is not None and (taps.wants("scores") or taps.wants("weights")):
+            heads_BHTD, _ = explicit_attention(query_BHTD, key_BGSD, value_BGSD, attend, dropout=dropout, taps=taps)
+        else:
+            heads_BHTD = fused_attention(query_BHTD, key_BGSD, value_BGSD, attend, dropout=dropout)
+        heads_BHTD = tap(taps, "heads", heads_BHTD)
+        joined_BTM = heads_BHTD.transpose(1, 2).flatten(2)  # (B, H, T, D) → (B, T, H·D): the copy that joining needs
+        return tap(taps, "output", self.output(joined_BTM))
+
+
+class MultiHeadAttention(Attention):
+    """Self-attention with one projection for queries, keys and values.
+
+    `qkv.weight` is [(H + 2G)·D, M], rows [Q; K; V]; the heads are views of its result.
     """
 
     def __init__(
@@ -143,13 +185,17 @@ class MultiHeadAttention(nn.Module):
         query_norm: nn.Module | None = None,
         key_norm: nn.Module | None = None,
     ) -> None:
-        super().__init__()
-        self.n_heads, self.n_kv_heads, self.d_head = n_heads, n_kv_heads, d_head
+        super().__init__(
+            d_model,
+            n_heads,
+            n_kv_heads,
+            d_head,
+            bias_output=bias_output,
+            dropout=dropout,
+            query_norm=query_norm,
+            key_norm=key_norm,
+        )
         self.qkv = nn.Linear(d_model, (n_heads + 2 * n_kv_heads) * d_head, bias=bias_qkv)
-        self.output = nn.Linear(n_heads * d_head, d_model, bias=bias_output)
-        self.query_norm = query_norm
-        self.key_norm = key_norm
-        self.dropout = dropout
 
     def forward(
         self,
@@ -174,16 +220,61 @@ class MultiHeadAttention(nn.Module):
         value_BGSD = value_BTGD.transpose(1, 2)
         if cache is not None:
             key_BGSD, value_BGSD = cache.extend(layer, key_BGSD, value_BGSD)
-        if taps is not None:
-            if cache is not None:  # what was recorded must not change with the cache, nor an edit change the cache
+            if taps is not None:  # what was recorded must not change with the cache, nor an edit change the cache
                 key_BGSD, value_BGSD = key_BGSD.clone(), value_BGSD.clone()
-            query_BHTD, key_BGSD = taps("query", query_BHTD), taps("key", key_BGSD)
-            value_BGSD = taps("value", value_BGSD)
-        dropout = self.dropout if self.training else 0.0
-        if taps is not None and (taps.wants("scores") or taps.wants("weights")):
-            heads_BHTD, _ = explicit_attention(query_BHTD, key_BGSD, value_BGSD, attend, dropout=dropout, taps=taps)
-        else:
-            heads_BHTD = fused_attention(query_BHTD, key_BGSD, value_BGSD, attend, dropout=dropout)
-        heads_BHTD = tap(taps, "heads", heads_BHTD)
-        joined_BTM = heads_BHTD.transpose(1, 2).flatten(2)  # (B, H, T, D) → (B, T, H·D): the copy that joining needs
-        return tap(taps, "output", self.output(joined_BTM))
+        return self._attend(query_BHTD, key_BGSD, value_BGSD, attend, taps)
+
+
+class CrossAttention(Attention):
+    """Attention from one text to another (section 3.2.3): Q from the decoder, K and V from the encoder's output.
+
+    `query.weight` is [H·D, M]; `key_value.weight` is [2G·D, M], rows [K; V]. No position turns these queries and
+    keys: a place in one text says nothing about a place in the other.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        n_kv_heads: int,
+        d_head: int,
+        *,
+        bias_qkv: bool = False,
+        bias_output: bool = False,
+        dropout: float = 0.0,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__(
+            d_model,
+            n_heads,
+            n_kv_heads,
+            d_head,
+            bias_output=bias_output,
+            dropout=dropout,
+            query_norm=query_norm,
+            key_norm=key_norm,
+        )
+        self.query = nn.Linear(d_model, n_heads * d_head, bias=bias_qkv)
+        self.key_value = nn.Linear(d_model, 2 * n_kv_heads * d_head, bias=bias_qkv)
+
+    def remember(self, memory_BSM: Tensor) -> tuple[Tensor, Tensor]:
+        """memory_BSM → (key_BGSD, value_BGSD): the same for every token that will be written, so made once a text."""
+        heads_BSD = self.key_value(memory_BSM).view(*memory_BSM.shape[:2], 2 * self.n_kv_heads, self.d_head)
+        key_BSGD, value_BSGD = heads_BSD.split(self.n_kv_heads, dim=2)
+        if self.key_norm is not None:
+            key_BSGD = self.key_norm(key_BSGD)
+        return key_BSGD.transpose(1, 2), value_BSGD.transpose(1, 2)
+
+    def forward(
+        self, x_BTM: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, attend: Attend, *, taps: Taps | None = None
+    ) -> Tensor:
+        """x_BTM → x_BTM, for keys and values of `remember`.
+
+        x may have K rows for each row of the memory (hypotheses of one text, side by side). Its queries do not meet
+        one another, so the K rows are read as one row of K·T queries, and the memory is not copied.
+        """
+        query_BTHD = self.query(x_BTM).view(key_BGSD.shape[0], -1, self.n_heads, self.d_head)
+        if self.query_norm is not None:
+            query_BTHD = self.query_norm(query_BTHD)
+        return self._attend(query_BTHD.transpose(1, 2), key_BGSD, value_BGSD, attend, taps).view(x_BTM.shape)

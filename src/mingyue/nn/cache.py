@@ -60,9 +60,23 @@ class Cache:
     def keep(self, rows: Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was: leaves rows out, reorders or doubles them (beams)."""
         index = torch.tensor(list(rows), dtype=torch.long, device=self.keys[0].device)
-        self.keys = [key.index_select(0, index) for key in self.keys]
-        self.values = [value.index_select(0, index) for value in self.values]
         self.lengths = [self.lengths[row] for row in rows]
+        held = max(self.lengths, default=0)
+        self.keys = [_chosen(key, index, held) for key in self.keys]
+        self.values = [_chosen(value, index, held) for value in self.values]
+
+
+def _chosen(held: Tensor, index: Tensor, length: int) -> Tensor:
+    """The rows of `index`, of which only the first `length` places mean anything."""
+    if len(index) == held.shape[0]:
+        held[:, :, :length] = held[:, :, :length].index_select(0, index)
+        return held
+    if len(index) < held.shape[0]:  # the room stays: the rows behind are no longer looked at
+        held[: len(index), :, :length] = held[:, :, :length].index_select(0, index)
+        return held[: len(index)]
+    chosen = held.new_zeros(len(index), *held.shape[1:])
+    chosen[:, :, :length] = held[:, :, :length].index_select(0, index)
+    return chosen
 
 
 class CacheStep:

@@ -20,6 +20,11 @@ Names (`i` counts blocks from 0):
     final                          x_BTM      what the output layer reads
     logits                         BTV
 
+An encoder-decoder model has `encoder.` or `decoder.` in front of all but `logits`, and in each block of its decoder
+
+    decoder.blocks.i.cross_attention.*  as attention.*; its keys and values are of the S places of the source text
+    decoder.blocks.i.crossed       x_BTM      the residual stream between cross-attention and feed-forward
+
 Asking for scores or weights makes attention take its explicit path; all else leaves the fused one in place.
 """
 

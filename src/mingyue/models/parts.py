@@ -1,0 +1,146 @@
+"""From a config to the parts that both architectures are made of, and what both do with positions."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mingyue.config import PartsConfig
+from mingyue.nn import (
+    Attend,
+    Block,
+    CacheStep,
+    CrossAttention,
+    DecoderBlock,
+    LearnedPositions,
+    MultiHeadAttention,
+    Positions,
+    PostNormBlock,
+    PostNormDecoderBlock,
+    PreNormBlock,
+    PreNormDecoderBlock,
+    RotaryPositions,
+    SinusoidalPositions,
+    make_feedforward,
+    make_norm,
+)
+
+
+class TiedOutput(nn.Module):
+    """The output layer as the transposed embedding table (Press & Wolf 2017; "Attention…", section 3.4)."""
+
+    def __init__(self, embedding: nn.Embedding, *, bias: bool = False) -> None:
+        super().__init__()
+        self.__dict__["embedding"] = embedding  # a reference, not a second owner: the weight has one name
+        self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings)) if bias else None
+
+    def forward(self, x_BTM: Tensor) -> Tensor:
+        """x_BTM → logits_BTV."""
+        return F.linear(x_BTM, self.__dict__["embedding"].weight, self.bias)
+
+
+def place(
+    ids_BT: Tensor, context: int, *, positions_BT: Tensor | None, attend: Attend | None, cache: CacheStep | None
+) -> tuple[Tensor, Attend]:
+    """Where the tokens of a decoder stand, and who may look at whom before causality is added.
+
+    Positions default to 0 … T−1, or to what the rows of the `cache` hold. Raises `ValueError` when a position is
+    negative or not below the context, and for a cache together with positions or `attend` of one's own.
+    """
+    n_rows, n_tokens = ids_BT.shape
+    if cache is not None:
+        if attend is not None or positions_BT is not None:
+            raise ValueError("a cache decides who attends to whom and where tokens stand: leave the others out")
+        positions_BT = cache.begin(n_rows, n_tokens, ids_BT.device)
+        attend = cache.attend
+    elif positions_BT is None:
+        if n_tokens > context:
+            raise ValueError(f"{n_tokens} tokens do not fit a context of {context}")
+        positions_BT = torch.arange(n_tokens, device=ids_BT.device)[None]
+    else:
+        lowest, highest = (int(bound) for bound in positions_BT.aminmax())
+        if lowest < 0 or highest >= context:
+            raise ValueError(
+                f"position {lowest if lowest < 0 else highest} does not exist: a context of "
+                f"{context} begins at 0 and ends at {context - 1}"
+            )
+    return positions_BT, attend or Attend()
+
+
+def make_final_norm(config: PartsConfig) -> nn.Module:
+    """The norm after the last block, if there is one."""
+    return _norm(config) if config.final_norm else nn.Identity()
+
+
+def make_positions(config: PartsConfig) -> Positions:
+    """The position kind of the config."""
+    match config.positions:
+        case "none":
+            return Positions()
+        case "learned":
+            return LearnedPositions(config.context, config.d_model)
+        case "sinusoidal":
+            return SinusoidalPositions(config.context, config.d_model, config.sinusoid_layout)
+        case "rotary":
+            return RotaryPositions(config.context, config.d_head, config.rotary_base, config.rotary_scaling)
+
+
+def make_block(config: PartsConfig) -> Block:
+    """Self-attention and feed-forward: a block of an encoder, or of a decoder-only model."""
+    kind = PreNormBlock if config.norm_placement == "pre" else PostNormBlock
+    return kind(_self_attention(config), _norm(config), _feedforward(config), _norm(config), dropout=config.dropout)
+
+
+def make_decoder_block(config: PartsConfig) -> DecoderBlock:
+    """A block with cross-attention."""
+    kind = PreNormDecoderBlock if config.norm_placement == "pre" else PostNormDecoderBlock
+    return kind(
+        attention=_self_attention(config),
+        attention_norm=_norm(config),
+        cross_attention=_cross_attention(config),
+        cross_attention_norm=_norm(config),
+        feedforward=_feedforward(config),
+        feedforward_norm=_norm(config),
+        dropout=config.dropout,
+    )
+
+
+def _norm(config: PartsConfig) -> nn.Module:
+    return make_norm(config.norm, config.d_model, config.norm_eps)
+
+
+def _head_norm(config: PartsConfig) -> nn.Module | None:
+    return make_norm("rms", config.d_head, config.norm_eps) if config.qk_norm else None
+
+
+def _self_attention(config: PartsConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.d_model,
+        config.n_heads,
+        config.n_kv_heads,
+        config.d_head,
+        bias_qkv=config.bias_qkv,
+        bias_output=config.bias_output,
+        dropout=config.attention_dropout,
+        query_norm=_head_norm(config),
+        key_norm=_head_norm(config),
+    )
+
+
+def _cross_attention(config: PartsConfig) -> CrossAttention:
+    return CrossAttention(
+        config.d_model,
+        config.n_heads,
+        config.n_kv_heads,
+        config.d_head,
+        bias_qkv=config.bias_qkv,
+        bias_output=config.bias_output,
+        dropout=config.attention_dropout,
+        query_norm=_head_norm(config),
+        key_norm=_head_norm(config),
+    )
+
+
+def _feedforward(config: PartsConfig) -> nn.Module:
+    return make_feedforward(config.feedforward, config.d_model, config.d_ff, bias=config.bias_feedforward)
