@@ -1,6 +1,17 @@
-"""Measuring text: how likely a model finds it, and how much of it was copied."""
+"""Measuring text: how likely a model finds it, how much of it was copied, how good it is as a translation."""
 
 from mingyue.scoring.copying import CopyReport, copy_report
 from mingyue.scoring.likelihood import Score, TokenScore, score, token_logprobs, window_starts
+from mingyue.scoring.translation import TranslationScores, translation_scores
 
-__all__ = ["CopyReport", "Score", "TokenScore", "copy_report", "score", "token_logprobs", "window_starts"]
+__all__ = [
+    "CopyReport",
+    "Score",
+    "TokenScore",
+    "TranslationScores",
+    "copy_report",
+    "score",
+    "token_logprobs",
+    "translation_scores",
+    "window_starts",
+]
