@@ -1,9 +1,10 @@
 """A model folder: everything that is needed to use a model, nothing that executes, loadable anywhere.
 
-    config.json        {"format": 1, "model": {… every field of ModelConfig …}}
-    model.safetensors  the weights, under the names of `DecoderOnly.state_dict()`
-    tokenizer.json     the tokenizer
-    training.json      how it was trained, for people and for prompts ("starts_with_bos"); no local paths
+    config.json            {"format": 1, "model": {… every field of ModelConfig or EncoderDecoderConfig …}}
+    model.safetensors      the weights, under the names of the model's `state_dict()`
+    tokenizer.json         the tokenizer
+    source_tokenizer.json  that of the source side, in a model of pairs whose sides have a vocabulary each
+    training.json          how it was trained, for people and for prompts ("starts_with_bos"); no local paths
 
 The format version is written into config.json. A version that this program does not know is refused with a reason.
 """
@@ -23,19 +24,20 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from mingyue.config import ModelConfig
+from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.errors import BundleError
 from mingyue.files import explain_os_error, write_text_atomically
-from mingyue.models import DecoderOnly
+from mingyue.models import DecoderOnly, EncoderDecoder, Transformer, TransformerConfig, make_model
 from mingyue.text import Tokenizer
 
 FORMAT = 1
 _FILES = ("config.json", "model.safetensors", "tokenizer.json", "training.json")
+_SOURCE_TOKENIZER = "source_tokenizer.json"
 
 
 @dataclass
 class Bundle:
-    """A loaded model folder."""
+    """A loaded folder of a model of one text."""
 
     model: DecoderOnly
     tokenizer: Tokenizer
@@ -52,27 +54,50 @@ class Bundle:
         return bool(self.training.get("starts_with_bos", False))
 
 
+@dataclass
+class PairBundle:
+    """A loaded folder of a model of pairs."""
+
+    model: EncoderDecoder
+    source_tokenizer: Tokenizer
+    """Where both sides share a vocabulary, the same object as `tokenizer`."""
+    tokenizer: Tokenizer
+    """That of the target side."""
+    training: dict[str, Any]
+
+    @property
+    def config(self) -> EncoderDecoderConfig:
+        """The model's complete config."""
+        return self.model.config
+
+
 def save_bundle(
     folder: Path,
-    config: ModelConfig,
+    config: TransformerConfig,
     weights: Mapping[str, torch.Tensor],
     tokenizer: Tokenizer,
     training: dict[str, Any],
+    *,
+    source_tokenizer: Tokenizer | None = None,
 ) -> None:
     """Write a bundle. The folder is made beside its place and renamed: what stood there before is whole until then.
 
-    Raises `BundleError` when the disk refuses, or when tokenizer and model disagree about the vocabulary.
+    `source_tokenizer`: that of the source side, where it is not the same. Raises `BundleError` when the disk refuses,
+    or when a tokenizer and the model disagree about the vocabulary.
     """
-    if tokenizer.vocab_size > config.vocab_size:
-        raise BundleError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model only {config.vocab_size}: "
-            "they do not belong together"
-        )
+    _check_vocabulary("the tokenizer", tokenizer, config.vocab_size)
+    if isinstance(config, EncoderDecoderConfig) and config.source_vocab_size is not None:
+        if source_tokenizer is None:
+            raise BundleError("the model has a vocabulary for its source side, and no tokenizer of it was given")
+        _check_vocabulary("the source tokenizer", source_tokenizer, config.source_vocab_size)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".tmp", dir=folder.parent))
         try:
-            _write(fresh, config, weights, tokenizer, training)
+            _write(fresh, config, weights, training)
+            write_text_atomically(fresh / "tokenizer.json", tokenizer.to_json())
+            if source_tokenizer is not None:
+                write_text_atomically(fresh / _SOURCE_TOKENIZER, source_tokenizer.to_json())
             _put_in_place(fresh, folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -82,10 +107,41 @@ def save_bundle(
 
 
 def load_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
-    """Read a bundle. Nothing in it is executed: JSON and tensors only.
+    """Read the bundle of a model of one text. Nothing in it is executed: JSON and tensors only.
 
-    Raises `BundleError` that names the file, and the first tensor that is missing, not expected, or of a wrong shape.
+    Raises `BundleError` that names the file, and the first tensor that is missing, not expected, or of a wrong shape;
+    and for a model of pairs.
     """
+    config = read_bundle_config(folder)
+    if not isinstance(config, ModelConfig):
+        raise BundleError(
+            f"{folder} is a model of pairs (an encoder and a decoder): it does not write from a prompt",
+            advice="Use `mingyue translate`, or in Python load_translator.",
+        )
+    tokenizer = _read_tokenizer(folder, "tokenizer.json", config.vocab_size)
+    model = _read_model(folder, config, device)
+    assert isinstance(model, DecoderOnly)
+    return Bundle(model, tokenizer, _read_json(folder / "training.json"))
+
+
+def load_pair_bundle(folder: Path, *, device: torch.device | str = "cpu") -> PairBundle:
+    """Read the bundle of a model of pairs. Raises `BundleError` as `load_bundle`, and for a model of one text."""
+    config = read_bundle_config(folder)
+    if not isinstance(config, EncoderDecoderConfig):
+        raise BundleError(
+            f"{folder} is a model of one text (a decoder alone): it does not translate",
+            advice="Use `mingyue generate`, or in Python load.",
+        )
+    tokenizer = source_tokenizer = _read_tokenizer(folder, "tokenizer.json", config.vocab_size)
+    if config.source_vocab_size is not None:
+        source_tokenizer = _read_tokenizer(folder, _SOURCE_TOKENIZER, config.source_vocab_size)
+    model = _read_model(folder, config, device)
+    assert isinstance(model, EncoderDecoder)
+    return PairBundle(model, source_tokenizer, tokenizer, _read_json(folder / "training.json"))
+
+
+def read_bundle_config(folder: Path) -> TransformerConfig:
+    """The config of the model in a folder: what kind of model it is, without its weights. Raises `BundleError`."""
     if not folder.exists() and _aside(folder).is_dir():
         _aside(folder).replace(folder)  # a program was killed between the two renames of `_put_in_place`
     if not folder.is_dir():
@@ -93,22 +149,37 @@ def load_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if missing:
         raise BundleError(f"{folder} is not a whole model folder: {', '.join(missing)} missing")
-    config = _read_config(folder)
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    if tokenizer.vocab_size > config.vocab_size:
+    return _read_config(folder)
+
+
+def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:
+    if not (folder / name).is_file():
+        raise BundleError(f"{folder} is not a whole model folder: {name} missing")
+    tokenizer = Tokenizer.load(folder / name)
+    if tokenizer.vocab_size > vocab_size:
         raise BundleError(
-            f"{folder}: tokenizer.json has {tokenizer.vocab_size} ids, config.json says {config.vocab_size}",
+            f"{folder}: {name} has {tokenizer.vocab_size} ids, config.json says {vocab_size}",
             advice="The tokenizer belongs to another model.",
         )
-    training = _read_json(folder / "training.json")
+    return tokenizer
+
+
+def _read_model(folder: Path, config: TransformerConfig, device: torch.device | str) -> Transformer:
     with torch.device("meta"):
-        model = DecoderOnly(config)
+        model = make_model(config)
     weights = read_weights(folder / "model.safetensors", model, device=device)
     # Built again on the device: buffers that are not stored (angles, sinusoids) need real values.
     with torch.device(device):
-        model = DecoderOnly(config)
+        model = make_model(config)
     model.load_state_dict(weights, strict=True, assign=True)
-    return Bundle(model.eval(), tokenizer, training)
+    return model.eval()
+
+
+def _check_vocabulary(what: str, tokenizer: Tokenizer, vocab_size: int) -> None:
+    if tokenizer.vocab_size > vocab_size:
+        raise BundleError(
+            f"{what} has {tokenizer.vocab_size} ids, the model only {vocab_size}: they do not belong together"
+        )
 
 
 def read_weights(path: Path, model: torch.nn.Module, *, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
@@ -135,14 +206,12 @@ def read_weights(path: Path, model: torch.nn.Module, *, device: torch.device | s
 
 def _write(
     folder: Path,
-    config: ModelConfig,
+    config: TransformerConfig,
     weights: Mapping[str, torch.Tensor],
-    tokenizer: Tokenizer,
     training: dict[str, Any],
 ) -> None:
     header = {"format": FORMAT, "model": config.model_dump(mode="json")}
     write_text_atomically(folder / "config.json", _json(header))
-    write_text_atomically(folder / "tokenizer.json", tokenizer.to_json())
     write_text_atomically(folder / "training.json", _json(training))
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
     save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
@@ -175,7 +244,7 @@ def _aside(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}-old.tmp")
 
 
-def _read_config(folder: Path) -> ModelConfig:
+def _read_config(folder: Path) -> TransformerConfig:
     path = folder / "config.json"
     header = _read_json(path)
     version = header.get("format")
@@ -188,7 +257,9 @@ def _read_config(folder: Path) -> ModelConfig:
             f"{path} is of format version {version}; this program knows versions up to {FORMAT}",
             advice="Install a newer mingyue.",
         )
-    return ModelConfig.read(header.get("model", {}), source=str(path))
+    model = header.get("model", {})
+    of_pairs = isinstance(model, dict) and model.get("architecture") == "encoder-decoder"
+    return (EncoderDecoderConfig if of_pairs else ModelConfig).read(model, source=str(path))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
