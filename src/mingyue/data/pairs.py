@@ -1,0 +1,251 @@
+r"""Pairs of texts out of whatever the user named: aligned files, or records that hold both sides.
+
+A line ends at \n or \r\n and at nothing else, so that no character inside a text (U+2028, U+0085, a form feed…) can
+shift what follows against the other side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Literal
+
+from mingyue.config import DataSettings, PairSettings
+from mingyue.data.encodings import CHUNK, find_encoding, read_text
+from mingyue.data.formats import SURROGATE, lines_of
+from mingyue.data.pair_records import Fields, pair_records
+from mingyue.data.report import BadRecords, Progress, ReadReport
+from mingyue.data.sources import Source, expand_sources, opened
+from mingyue.errors import DataError
+
+Part = Literal["train", "valid"]
+EMPTY_SOURCE, EMPTY_TARGET, DUPLICATE = "empty source", "empty target", "duplicate"
+TOO_LONG = "too long"
+_NO_TEXT = "pair with half a surrogate pair, or bytes that do not fit the encoding"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A text and what it should become, exactly as they were read, without the ends of the lines."""
+
+    source: str
+    target: str
+    where: str
+    """File and line of the source text: "train.en:17"."""
+
+
+def read_lines(
+    path: Path | str,
+    encoding: str | None,
+    report: ReadReport,
+    *,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[str]:
+    r"""The lines of a text file, of a .gz file, or of standard input ("-"), without their ends, one after the other.
+
+    `encoding` None: UTF-8, or detected and told in `report`. A line end at the end of the file begins no further line;
+    a byte-order mark is no character. `skip_bad`: bytes that do not fit stay in the line as lone surrogates.
+
+    Raises `DataError` for what cannot be read, `SettingsError` for an encoding that does not exist.
+    """
+    source = _one_file(str(path), report)
+    yield from _lines(
+        source, DataSettings(encoding=encoding, skip_bad=skip_bad), report, _Gauge([source], progress).of(0)
+    )
+
+
+def read_pairs(
+    settings: PairSettings, data: DataSettings, report: ReadReport, part: Part, progress: Progress | None = None
+) -> Iterator[Pair]:
+    """The pairs to train on, or the validation pairs, in order. Of `data` the encoding and skip_bad are used.
+
+    Left out and counted in `report`: a pair with an empty side (nothing but white space), and in the training part a
+    pair that came before, word for word (unless `keep_duplicates`).
+
+    Raises `DataError` for aligned files of unequal length (both counts, the first line without a partner), for a
+    record that cannot be read (line, what was found; unless `data.skip_bad`), and when no pair is left (how many were
+    read, and why they went).
+    """
+    bad = BadRecords(report, data.skip_bad)
+    names = _names(settings, part)
+    if settings.pairs if part == "train" else settings.valid_pairs:
+        files = expand_sources(names, report)
+        pairs = _record_pairs(
+            files,
+            Fields(settings.source_field, settings.target_field),
+            data=data,
+            report=report,
+            bad=bad,
+            progress=progress,
+        )
+    else:
+        files = [_one_file(name, report) for name in names]
+        pairs = _aligned_pairs(files, data, report, progress)
+    seen: set[bytes] | None = set() if part == "train" and not settings.keep_duplicates else None
+    before, kept = dict(report.dropped), 0
+    for pair in pairs:
+        if SURROGATE.search(pair.source) or SURROGATE.search(pair.target):
+            bad(
+                _NO_TEXT, pair.where, "half of a surrogate pair, or bytes that do not fit the encoding: this is no text"
+            )
+            continue
+        reason = _reason(pair, seen)
+        if reason is not None:
+            report.drop(reason, pair.where)
+            continue
+        kept += 1
+        report.documents += 1
+        for text in (pair.source, pair.target):
+            report.characters += len(text)
+            report.bytes += len(text.encode("utf-8"))
+        yield pair
+    if not kept:
+        raise nothing_left(names, {reason: n - before.get(reason, 0) for reason, n in report.dropped.items()})
+
+
+def pair_digest(source: str, target: str) -> bytes:
+    """16 bytes that are equal for equal pairs (and, with near certainty, only for these)."""
+    return hashlib.blake2b(f"{len(source)}:{source}{target}".encode(), digest_size=16).digest()
+
+
+def nothing_left(names: Sequence[str], lost: Mapping[str, int]) -> DataError:
+    """The error for pairs that were all left out: how many there were, and why they went."""
+    reasons = [f"{count:,} × {reason}" for reason, count in lost.items() if count]
+    total = sum(lost.values())
+    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    if not total:
+        return DataError(f"no pairs were read from {shown}: 0 pairs", advice="Name files that hold pairs of texts.")
+    return DataError(
+        f"no pair is left of {shown}: {total:,} read, {total:,} left out ({', '.join(reasons)})",
+        advice="Each pair needs text on both sides, short enough for the model's context.",
+    )
+
+
+def _names(settings: PairSettings, part: Part) -> tuple[str, ...]:
+    """Files of a part: those of records, or source, target, source, target…"""
+    everything = (*settings.source, *settings.target, *settings.pairs)
+    everything += (*settings.valid_source, *settings.valid_target, *settings.valid_pairs)
+    if everything.count("-") > 1:
+        raise DataError("standard input was named more than once, and can be read once", advice="Name files instead.")
+    records = settings.pairs if part == "train" else settings.valid_pairs
+    sources = settings.source if part == "train" else settings.valid_source
+    targets = settings.target if part == "train" else settings.valid_target
+    names = records or tuple(name for both in zip(sources, targets, strict=True) for name in both)
+    if not names:
+        options = "--source and --target, or --pairs" if part == "train" else "--valid-source and --valid-target"
+        raise DataError(f"no pairs of the {part} part were named", advice=f"Give {options}.")
+    return names
+
+
+def _reason(pair: Pair, seen: set[bytes] | None) -> str | None:
+    if not pair.source or pair.source.isspace():
+        return EMPTY_SOURCE
+    if not pair.target or pair.target.isspace():
+        return EMPTY_TARGET
+    if seen is not None:
+        digest = pair_digest(pair.source, pair.target)
+        if digest in seen:
+            return DUPLICATE
+        seen.add(digest)
+    return None
+
+
+def _aligned_pairs(
+    files: Sequence[Source], data: DataSettings, report: ReadReport, progress: Progress | None
+) -> Iterator[Pair]:
+    gauge = _Gauge(files, progress)
+    for at in range(0, len(files), 2):
+        source, target = files[at : at + 2]
+        sources = _lines(source, data, report, gauge.of(at))
+        targets = _lines(target, data, report, gauge.of(at + 1))
+        for number, (one, other) in enumerate(zip_longest(sources, targets), start=1):
+            if one is None or other is None:
+                longer, rest = (target, targets) if one is None else (source, sources)
+                raise _unequal(source, target, longer, number, number + sum(1 for _ in rest))
+            yield Pair(one, other, f"{source.name}:{number}")
+
+
+def _unequal(source: Source, target: Source, longer: Source, first_bad: int, most: int) -> DataError:
+    counts = [most if file is longer else first_bad - 1 for file in (source, target)]
+    return DataError(
+        f"{source.name} has {counts[0]:,} lines and {target.name} has {counts[1]:,}: "
+        f"line {first_bad:,} of {longer.name} has no partner",
+        advice="Line n of one file belongs to line n of the other, and a line lost anywhere shifts all that follow. "
+        "Repair the files, or name two that belong together.",
+    )
+
+
+def _record_pairs(
+    files: Sequence[Source],
+    fields: Fields,
+    *,
+    data: DataSettings,
+    report: ReadReport,
+    bad: BadRecords,
+    progress: Progress | None,
+) -> Iterator[Pair]:
+    for file in files:
+        _refuse_other_kinds(file)
+    gauge = _Gauge(files, progress)
+    for at, file in enumerate(files):
+        lines = (line + "\n" for line in _lines(file, data, report, gauge.of(at)))
+        for sides in pair_records(file.kind, lines, file.name, fields, bad):
+            yield Pair(sides.source, sides.target, f"{file.name}:{sides.line}")
+
+
+def _one_file(name: str, report: ReadReport) -> Source:
+    files = expand_sources([name], report)
+    if len(files) != 1 or not (files[0].named or files[0].repeatable):
+        raise DataError(f"{name} is {len(files):,} files, and one was expected", advice="Name each file by itself.")
+    _refuse_other_kinds(files[0])
+    return files[0]
+
+
+def _refuse_other_kinds(file: Source) -> None:
+    if file.kind in ("hub", "parquet"):
+        raise DataError(
+            f"{file.name}: pairs are not read from {'a hub' if file.kind == 'hub' else 'Parquet'}",
+            advice="Save them as two aligned text files, or as TSV, CSV or JSON lines.",
+        )
+
+
+def _lines(source: Source, data: DataSettings, report: ReadReport, advance: Callable[[int], None]) -> Iterator[str]:
+    with opened(source) as open_bytes:
+        encoding = find_encoding(source.name, open_bytes, data.encoding, skip_bad=data.skip_bad)
+        report.files += 1
+        report.count_encoding(encoding.label)
+        if encoding.label.endswith("(detected)"):
+            report.note(f"{source.name}: read as {encoding.codec}, as detected; --encoding sets it")
+        chunks = read_text(source.name, open_bytes, encoding)
+        for line in lines_of(_counted(chunks, advance)):
+            yield line.removesuffix("\n")
+    advance(source.size)
+
+
+def _counted(chunks: Iterator[str], advance: Callable[[int], None]) -> Iterator[str]:
+    for number, chunk in enumerate(chunks, start=1):
+        yield chunk
+        advance(number * CHUNK)
+
+
+class _Gauge:
+    """Progress over several files that are read side by side, in bytes of their size on the disk."""
+
+    def __init__(self, files: Sequence[Source], progress: Progress | None) -> None:
+        self._sizes = [file.size for file in files]
+        self._done = [0] * len(files)
+        self._progress = progress
+
+    def of(self, place: int) -> Callable[[int], None]:
+        """What the reader of this file calls with the bytes it has done."""
+
+        def advance(size: int) -> None:
+            self._done[place] = min(size, self._sizes[place])
+            if self._progress is not None:
+                self._progress("reading", sum(self._done), sum(self._sizes))
+
+        return advance
