@@ -30,7 +30,8 @@ from mingyue.data.pair_key import pairs_key
 from mingyue.data.pair_report import PairReport
 from mingyue.data.pair_store import PairStore
 from mingyue.data.pairs import TOO_LONG, nothing_left, pair_digest, read_pairs
-from mingyue.data.report import Progress
+from mingyue.data.report import Progress, ReadReport
+from mingyue.data.sources import expand_sources
 from mingyue.data.tokens import TokenWriter
 from mingyue.errors import DataError
 from mingyue.files import explain_os_error, write_text_atomically
@@ -189,7 +190,9 @@ class _Preparation:
             if not trained:
                 lost[TOO_LONG] = report.dropped.get(TOO_LONG, 0) - before
                 names = self._pairs.pairs or (*self._pairs.source, *self._pairs.target)
-                raise nothing_left(names, lost)
+                hidden = ReadReport()  # files that a folder hides are no pairs
+                expand_sources(names, hidden)
+                raise nothing_left(names, {why: n - hidden.dropped.get(why, 0) for why, n in lost.items()})
             again = 0
             start = cut if valid_store is store else 0
             for source, target in self._kept(valid_store, start, len(valid_store), sides[2:]):
@@ -202,6 +205,8 @@ class _Preparation:
             }
             report.train_source_tokens, report.train_tokens = sides[0].writer.tokens, sides[1].writer.tokens
             report.held_out_tokens = sides[3].writer.tokens
+        if self._progress is not None:
+            self._progress("encoding", self._characters, self._characters)
         return files
 
     def _tell_of_validation(self, again: int, read: int) -> None:
