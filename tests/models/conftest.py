@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 import torch
 
-from mingyue.config import ModelConfig
-from mingyue.models import DecoderOnly, build_model
+from mingyue.config import EncoderDecoderConfig, ModelConfig
+from mingyue.models import DecoderOnly, EncoderDecoder, Transformer, build_model
 
 SMALL = {
     "vocab_size": 23,
@@ -22,11 +23,14 @@ SMALL = {
 }
 
 
-def enliven(model: DecoderOnly, seed: int = 0) -> DecoderOnly:
+Model = TypeVar("Model", bound=Transformer)
+
+
+def enliven(model: Model, seed: int = 0) -> Model:
     """Every weight random, gains around 1, biases not 0: attention is far from uniform, logits are some units wide."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, weight in model.named_parameters():
+        for name, weight in sorted(model.named_parameters()):  # whatever order the modules register them in
             noise = torch.randn(weight.shape, generator=generator)
             gain = name.endswith("norm.weight")
             scale = 0.3 if gain or weight.ndim == 1 else 1.5 / weight.shape[1] ** 0.5
@@ -40,6 +44,17 @@ def lively() -> Callable[..., DecoderOnly]:
 
     def make(seed: int = 0, **changes) -> DecoderOnly:
         return enliven(build_model(ModelConfig(**{**SMALL, **changes}), seed=seed), seed)
+
+    return make
+
+
+@pytest.fixture
+def translator() -> Callable[..., EncoderDecoder]:
+    """`translator(**changes)`: the same with an encoder of 3 blocks; `changes` are fields of EncoderDecoderConfig."""
+
+    def make(seed: int = 0, **changes) -> EncoderDecoder:
+        config = EncoderDecoderConfig(**{**SMALL, "n_encoder_layers": 3, **changes})
+        return enliven(build_model(config, seed=seed), seed)
 
     return make
 

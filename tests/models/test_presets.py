@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mingyue.config import ModelConfig, ModelSettings
+from mingyue.config import EncoderDecoderConfig, ModelConfig, ModelSettings
 from mingyue.errors import SettingsError
-from mingyue.models import build_model, resolve_config
+from mingyue.models import build_model, resolve_config, resolve_pair_config
 
 PRESETS = ("modern", "speed", "gpt2", "llama")
 
@@ -97,7 +97,9 @@ def test_every_size_and_choice_can_be_set_by_itself(name, preset):
 
 
 def test_no_setting_of_a_model_is_forgotten():
-    assert {*EVERY_SETTING, "preset", "depth", "context"} == set(ModelSettings.model_fields)
+    """`n_encoder_layers` is for models of pairs alone; see below."""
+    known = {*EVERY_SETTING, "preset", "depth", "context", "n_encoder_layers"}
+    assert known == set(ModelSettings.model_fields)
 
 
 def test_a_setting_that_is_false_or_zero_wins_over_the_preset():
@@ -136,5 +138,105 @@ def test_sizes_that_contradict_each_other_are_named(wrong, words):
 def test_any_depth_and_any_width_give_a_config_or_an_error_in_words(depth, preset, d_model):
     assert resolve(depth, preset=preset).n_layers == depth
     config = resolve(depth, preset=preset, d_model=d_model)
+    assert config.d_model == d_model
+    assert config.n_heads % config.n_kv_heads == 0
+
+
+# Models for pairs.
+
+PAIR_PRESETS = ("paper-base", "paper-big", "translate-small")
+EVERY_PAIR_SETTING = {name: value for name, value in EVERY_SETTING.items() if name != "window"} | {
+    "n_encoder_layers": 7
+}
+
+
+def resolve_pairs(source_vocab_size: int | None = None, **given_settings) -> EncoderDecoderConfig:
+    return resolve_pair_config(
+        ModelSettings(**given_settings), vocab_size=100, source_vocab_size=source_vocab_size, context=64
+    )
+
+
+def test_the_default_for_pairs_is_small_and_modern():
+    config = resolve_pairs()
+    assert config == resolve_pairs(preset="translate-small")
+    assert (config.positions, config.norm_placement, config.final_norm, config.qk_norm) == ("rotary", "pre", True, True)
+    assert (config.d_model, config.n_layers, config.n_encoder_layers) == (256, 3, 3)
+    assert config.tied_output
+    assert config.source_vocab_size is None
+    assert resolve_pairs(source_vocab_size=70).source_vocab_size == 70
+
+
+@pytest.mark.parametrize(
+    ("preset", "sizes"),
+    [("paper-base", (6, 512, 2048, 8, 64, 0.1)), ("paper-big", (6, 1024, 4096, 16, 64, 0.3))],
+)
+def test_the_papers_models_are_those_of_table_3(preset, sizes):
+    """Vaswani et al. 2017, table 3: N, d_model, d_ff, h, d_k, P_drop; sections 3.1, 3.3, 3.4 and 3.5 for the rest."""
+    config = resolve_pairs(preset=preset)
+    found = (config.n_layers, config.d_model, config.d_ff, config.n_heads, config.d_head, config.dropout)
+    assert found == sizes
+    assert (config.n_encoder_layers, config.n_kv_heads) == (config.n_layers, config.n_heads)
+    assert (config.positions, config.sinusoid_layout) == ("sinusoidal", "interleaved")
+    assert (config.norm, config.norm_placement, config.final_norm) == ("layer", "post", False)
+    assert (config.feedforward, config.bias_feedforward) == ("relu", True)
+    assert config.embedding_scale
+    assert config.tied_output
+    assert config.attention_dropout == 0.0
+
+
+@pytest.mark.parametrize("preset", PAIR_PRESETS)
+@pytest.mark.parametrize("name", EVERY_PAIR_SETTING)
+def test_every_size_and_choice_of_a_model_for_pairs_can_be_set_by_itself(name, preset):
+    value = EVERY_PAIR_SETTING[name]
+    small = {"d_model": 80, "n_heads": 4, "n_layers": 2, "d_ff": 33}
+    config = resolve_pairs(preset=preset, **{**small, name: value})
+    assert getattr(config, name) == value
+    unchanged = resolve_pairs(preset=preset, **small)
+    follows = {"n_layers": {"n_encoder_layers"}, "n_heads": {"d_head", "n_kv_heads"}, "d_model": {"d_head"}}
+    differing = {key for key in type(config).model_fields if getattr(config, key) != getattr(unchanged, key)}
+    assert differing <= {name} | follows.get(name, set())
+    ids = torch.zeros(1, 3, dtype=torch.long)
+    assert build_model(config, seed=1)(ids, ids).shape == (1, 3, 100)
+
+
+def test_no_setting_of_a_model_for_pairs_is_forgotten():
+    assert {*EVERY_PAIR_SETTING, "preset", "depth", "context", "window"} == set(ModelSettings.model_fields)
+
+
+def test_the_dial_of_pairs_sets_layers_of_both_stacks_and_width_together():
+    config = resolve_pairs(depth=4)
+    assert (config.n_layers, config.n_encoder_layers, config.d_model, config.d_ff) == (4, 4, 256, 1024)
+    assert resolve_pairs(depth=4, n_encoder_layers=9).n_encoder_layers == 9
+    assert resolve_pairs(n_layers=2).n_encoder_layers == 2
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_of_one_text_are_refused_for_pairs_and_the_other_way_round(preset):
+    with pytest.raises(SettingsError, match=f"preset {preset} is a decoder-only model"):
+        resolve_pairs(preset=preset)
+    for pair_preset in PAIR_PRESETS:
+        with pytest.raises(SettingsError, match=f"preset {pair_preset} is an encoder-decoder model"):
+            resolve(preset=pair_preset)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"window": 5}, "a sliding window is for models of one text"),
+        ({"n_heads": 6, "n_kv_heads": 4, "d_model": 60}, "n_heads 6 is not a multiple of n_kv_heads 4"),
+        ({"n_heads": 3, "d_model": 64}, "d_model 64 is not a multiple of n_heads 3"),
+        ({"d_head": 15}, "d_head 15 must be even"),
+    ],
+)
+def test_sizes_of_pairs_that_contradict_each_other_are_named(wrong, words):
+    with pytest.raises(SettingsError, match=words):
+        resolve_pairs(**wrong)
+
+
+@given(st.integers(1, 20), st.sampled_from(PAIR_PRESETS), st.integers(1, 300))
+@settings(max_examples=60, deadline=None)
+def test_any_depth_and_any_width_give_a_config_for_pairs(depth, preset, d_model):
+    assert resolve_pairs(depth=depth, preset=preset).n_encoder_layers == depth
+    config = resolve_pairs(depth=depth, preset=preset, d_model=d_model)
     assert config.d_model == d_model
     assert config.n_heads % config.n_kv_heads == 0

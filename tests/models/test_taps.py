@@ -14,7 +14,9 @@ from mingyue.nn import Taps
 
 B, T, V, LAYERS, M = 2, 7, 11, 3, 96
 PRESETS = ("modern", "speed", "gpt2", "llama")
-documented_names = re.findall(r"^    ([a-z.i]+) {2,}(?:x_)?[A-Z]{3,4}\b", mingyue.nn.taps.__doc__, flags=re.MULTILINE)
+documented_names = re.findall(
+    r"^    (?!decoder\.)([a-z.i]+) {2,}(?:x_)?[A-Z]{3,4}\b", mingyue.nn.taps.__doc__, flags=re.MULTILINE
+)
 
 
 def preset(name: str, **changes):
