@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mingyue.config import GenerateSettings, ModelConfig
-from mingyue.models import DecoderOnly, build_model
+from mingyue.config import EncoderDecoderConfig, GenerateSettings, ModelConfig
+from mingyue.models import DecoderOnly, EncoderDecoder, build_model
 from mingyue.runtime import derive_seed
 
 KINDS = {
@@ -22,6 +22,7 @@ KINDS = {
     "rotary, window": {"positions": "rotary", "window": 3},
     "learned, window": {"positions": "learned", "window": 5},
 }
+PAIR_KINDS = {name: fields for name, fields in KINDS.items() if "window" not in fields}
 SMALL = {"d_model": 24, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_head": 6, "d_ff": 32, "context": 16}
 NEAR = 1e-4  # nats
 
@@ -72,6 +73,62 @@ def lively() -> Callable[..., DecoderOnly]:
                 noise = torch.randn(weight.shape, generator=generator)
                 gain = name.endswith("norm.weight")
                 weight.copy_(noise * (0.3 if gain or weight.ndim == 1 else 1.5 / weight.shape[1] ** 0.5) + float(gain))
+        return model.eval()
+
+    return make
+
+
+@pytest.fixture(params=PAIR_KINDS)
+def pair_kind(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def lively_pair() -> Callable[..., EncoderDecoder]:
+    """`lively_pair(kind, vocab_size, seed=0, **changes)`: an encoder-decoder model with large random weights."""
+
+    def make(kind: str = "rotary", vocab_size: int = 23, seed: int = 0, **changes) -> EncoderDecoder:
+        fields = {**SMALL, "n_encoder_layers": 2, "context": 24, "vocab_size": vocab_size, "tied_output": False}
+        model = build_model(EncoderDecoderConfig(**{**fields, **PAIR_KINDS[kind], **changes}), seed=seed)
+        with torch.no_grad():
+            for number, (name, weight) in enumerate(sorted(model.named_parameters())):
+                noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1000 * seed + number))
+                gain = name.endswith("norm.weight")
+                scale = 0.3 if gain or weight.ndim == 1 else 1.5 / weight.shape[1] ** 0.5
+                sharp = 2.0 if name == "output.weight" or "cross_attention" in name else 1.0
+                weight.copy_(noise * scale * sharp + float(gain))
+        return model.eval()
+
+    return make
+
+
+@pytest.fixture
+def chain() -> Callable[..., EncoderDecoder]:
+    """`chain(probabilities, context)`: P(next | last token) is row `last` of the table, whatever the source says."""
+
+    def make(probabilities: Sequence[Sequence[float]], context: int = 12) -> EncoderDecoder:
+        size = len(probabilities)
+        config = EncoderDecoderConfig(
+            vocab_size=size,
+            context=context,
+            d_model=size,
+            n_layers=1,
+            n_encoder_layers=1,
+            n_heads=1,
+            n_kv_heads=1,
+            d_head=2,
+            d_ff=2,
+            positions="none",
+            final_norm=False,
+            tied_output=False,
+        )
+        model = build_model(config, seed=0)
+        with torch.no_grad():
+            for name, weight in model.decoder.named_parameters():
+                if name.endswith("output.weight"):
+                    weight.zero_()  # the block adds nothing
+            model.embedding.weight.copy_(torch.eye(size))
+            model.output.weight.copy_(torch.tensor(probabilities).clamp(min=1e-30).log().T)
         return model.eval()
 
     return make

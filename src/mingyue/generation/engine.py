@@ -7,12 +7,12 @@ else is in the batch changes no text.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from mingyue.generation.evaluating import evaluating
 from mingyue.generation.sampling import Choice, Sampler
 from mingyue.generation.window import window_start
 from mingyue.generation.writing import Event, Writing
@@ -53,7 +53,7 @@ class Engine:
         while self._waiting or self._texts:
             self._admit()
             # Not around the yield: the mode would reach the caller's code.
-            with _evaluating(self._model), torch.inference_mode():
+            with evaluating(self._model), torch.inference_mode():
                 texts, choices = self._step()
             for text, choice in zip(texts, choices, strict=True):
                 event = text.add(choice.token, choice.logprob)
@@ -135,16 +135,3 @@ class Engine:
         """Padding stands on the right, where nothing that is real looks; its value does not matter."""
         longest = max(len(piece) for piece in pieces)
         return torch.tensor([[*piece, *[0] * (longest - len(piece))] for piece in pieces], device=self._device)
-
-
-@contextmanager
-def _evaluating(model: DecoderOnly) -> Generator[None]:
-    """Without dropout; a model in training goes back to training."""
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()
