@@ -8,7 +8,7 @@ import torch
 from mingyue.config import ModelSettings
 from mingyue.data import Batch
 from mingyue.models import build_model, resolve_config
-from mingyue.training.loss import within_documents
+from mingyue.training.forward import within_documents
 
 CPU = torch.device("cpu")
 

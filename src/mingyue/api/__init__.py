@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from mingyue.api.base_run import RunResult, run_path
 from mingyue.api.info import Info, describe, info
 from mingyue.api.model import Model, load
 from mingyue.api.outcome import Outcome
-from mingyue.api.run import RunResult, resume, run_path, train
+from mingyue.api.run import resume, train
+from mingyue.api.translator import TranslationReport, Translator, load_translator, one_line, translates
 from mingyue.data import data_folder
 from mingyue.diagnostics import Diagnosis, diagnose
 
@@ -21,11 +23,16 @@ __all__ = [
     "Model",
     "Outcome",
     "RunResult",
+    "TranslationReport",
+    "Translator",
     "describe",
     "doctor",
     "info",
     "load",
+    "load_translator",
+    "one_line",
     "resume",
     "run_path",
     "train",
+    "translates",
 ]

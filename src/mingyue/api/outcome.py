@@ -31,9 +31,25 @@ class Outcome:
     copying: CopyReport | None = None
     """How much of that stands in the training text."""
 
+    def writing(self, *texts: str) -> Outcome:
+        """The same with what the model writes."""
+        return replace(self, texts=texts)
+
 
 def judge(result: TrainResult, metrics: Path, simple: Baselines) -> Outcome:
     """Compare the final held-out loss with simple models, and the course of the run with itself."""
+    found = judge_course(result, metrics, uniform=simple.uniform)
+    if found.verdict not in ("learning", "overfitting") or result.evaluation is None:
+        return found
+    loss = result.evaluation.loss
+    if simple.unigram is not None and loss >= simple.unigram:
+        reason = f"Held-out loss {loss:.3f} does not beat a unigram model ({simple.unigram:.3f})."
+        return Outcome("not learning", (reason, "Train longer, or on more text."))
+    return replace(found, sentences=(_against_bigram(loss, simple), *found.sentences[1:]))
+
+
+def judge_course(result: TrainResult, metrics: Path, *, uniform: float) -> Outcome:
+    """Compare the final held-out loss with a uniform guess (in nats), and the course of the run with itself."""
     evaluation = result.evaluation
     if evaluation is None:
         return Outcome("not measured", ("No held-out text was measured: what was learned cannot be told.",))
@@ -42,14 +58,11 @@ def judge(result: TrainResult, metrics: Path, simple: Baselines) -> Outcome:
     loss = evaluation.loss
     course = [line["heldout_loss"] for line in read_log(metrics) if line["event"] == "evaluate"]
     course = [value for value in course if value is not None]
-    if loss >= simple.uniform:
-        reason = f"Held-out loss {loss:.3f} is no better than a uniform guess ({simple.uniform:.3f})."
+    if loss >= uniform:
+        reason = f"Held-out loss {loss:.3f} is no better than a uniform guess ({uniform:.3f})."
         advice = "Lower the learning rates (--learning-rate, --muon-learning-rate) or train longer."
         return Outcome("diverged" if result.step > 100 else "not learning", (reason, advice))
-    if simple.unigram is not None and loss >= simple.unigram:
-        reason = f"Held-out loss {loss:.3f} does not beat a unigram model ({simple.unigram:.3f})."
-        return Outcome("not learning", (reason, "Train longer, or on more text."))
-    against = _against_bigram(loss, simple)
+    against = f"Held-out loss {loss:.3f} nats per token; a uniform guess has {uniform:.3f}."
     if course and course[-1] > _OVERFIT * min(course):
         grown = (
             f"The held-out loss was best at step {result.weights_step:,} ({min(course):.3f}) and has grown since "

@@ -20,14 +20,16 @@ def train(
     config: Annotated[str | None, Parameter(help=_CONFIG)] = None,
     **given: Any,  # noqa: ANN401  (values of TrainSettings, checked there)
 ) -> int:
-    """Train a model on text: files, folders, standard input, or a known corpus.
+    """Train a model on text (files, folders, standard input, a known corpus), or on pairs.
 
     mingyue train poems.txt --out runs/poems --minutes 10
+
+    mingyue train --source train.en --target train.de --out runs/en-de --minutes 60
 
     Ctrl-C saves and stops; `mingyue resume` goes on.
     """
     settings = train_settings(config, sources, given)
-    if not settings.data.sources:
+    if not settings.data.sources and not settings.pairs.given:
         raise SettingsError(
             "there is nothing to train on",
             advice="Name a text file: mingyue train poems.txt. Without one at hand: mingyue train python-docs.",

@@ -125,6 +125,9 @@ class BatchSettings(Settings):
 class OptimiserSettings(Settings):
     """How weights move."""
 
+    recipe: Literal["modern", "paper"] = "modern"
+    """modern, or paper: Adam, its schedule with 4,000 steps of warm-up, label smoothing 0.1, the last 5 checkpoints
+    averaged (sections 5.3, 5.4 and 6.1); a setting that is given by itself wins over it."""
     optimiser: Literal["muon", "adamw"] = "muon"
     """muon: matrices by Muon, embeddings, output layer, gains and biases by AdamW; adamw: everything by AdamW."""
     learning_rate: PositiveFloat | None = None
@@ -144,7 +147,8 @@ class OptimiserSettings(Settings):
     clip: Annotated[float, Field(ge=0.0)] = 1.0
     """Largest global norm of the gradient; 0 = no clipping."""
     label_smoothing: Probability = 0.0
-    """Share of the target probability that is spread over the vocabulary (the paper, section 5.4: 0.1)."""
+    """Share of the target probability that is spread over the vocabulary (the paper, section 5.4: 0.1); 0.1 for pairs
+    where nothing is given."""
 
 
 class ScheduleSettings(Settings):
@@ -221,12 +225,12 @@ class TrainSettings(Settings):
 
     def with_flat(self, source: str = "the arguments", /, **flat: object) -> Self:
         """A copy with the named fields changed, whatever group they are in."""
-        groups = self.model_dump()
-        owner = {name: group for group, fields in groups.items() for name in fields}
+        groups = self.model_dump(exclude_unset=True)  # what was never given stays so: a recipe may still decide it
+        owner = {name: group for group in type(self).model_fields for name in type(getattr(self, group)).model_fields}
         for name, value in flat.items():
             if name not in owner:
                 guess = nearest(name, owner)
                 hint = f"; did you mean {guess!r}?" if guess else f"; known: {', '.join(sorted(owner))}"
                 raise SettingsError(f"{source}: there is no setting {name!r}{hint}")
-            groups[owner[name]][name] = value
+            groups.setdefault(owner[name], {})[name] = value
         return type(self).read(groups, source=source)

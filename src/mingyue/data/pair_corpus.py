@@ -131,6 +131,8 @@ class PairCorpus:
     """UTF-8 bytes of the target texts of the validation pairs, for bits per byte."""
     fingerprint: str
     """SHA-256 of the tokenizer, or of both."""
+    shared_vocabulary: bool = True
+    """Whether both sides have one tokenizer."""
 
     @cached_property
     def valid_targets(self) -> int:
@@ -171,6 +173,7 @@ def load_pairs(folder: Path) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairRepo
         eos_id=target.eos_id,
         valid_target_bytes=valid_target_bytes,
         fingerprint=fingerprint_of(source, target),
+        shared_vocabulary=shared,
     )
     counts = (report.train_pairs, report.valid_pairs)
     if counts != (len(corpus.train), len(corpus.valid)):

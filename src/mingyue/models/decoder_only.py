@@ -6,14 +6,16 @@ It maps ids to the logits of the next token at every position, P(x_{t+1} | x_1 â
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mingyue.config import ModelConfig
 from mingyue.models.parts import TiedOutput, make_block, make_final_norm, make_positions, place
-from mingyue.nn import Attend, Cache, CacheStep, Taps, needs_matrix, tap
+from mingyue.nn import Attend, Block, Cache, CacheStep, Taps, needs_matrix, tap
 
 
 class DecoderOnly(nn.Module):
@@ -84,6 +86,10 @@ class DecoderOnly(nn.Module):
         if cache is not None:
             cache.commit()
         return tap(taps, "final", self.final_norm(x_BTM))
+
+    def every_block(self) -> list[Block]:
+        """All blocks, in the order of a forward pass."""
+        return [*cast(Iterable[Block], self.blocks)]
 
     def new_cache(self, rows: int, *, capacity: int | None = None) -> Cache:
         """An empty cache of `rows` rows for this model; `capacity` tokens each (default and at most: the context)."""

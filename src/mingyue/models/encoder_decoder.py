@@ -131,6 +131,10 @@ class EncoderDecoder(nn.Module):
             cache.commit()
         return tap(inner, "final", self.decoder.final_norm(x_BTM))
 
+    def every_block(self) -> list[Block]:
+        """All blocks, in the order of a forward pass."""
+        return [*cast(Iterable[Block], self.encoder.blocks), *cast(Iterable[Block], self.decoder.blocks)]
+
     def new_cache(self, rows: int, *, capacity: int | None = None) -> Cache:
         """An empty cache for the decoder's self-attention, `capacity` tokens a row (default and at most: the context)."""
         config = self.config

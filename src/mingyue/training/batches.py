@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mingyue.data import Batch, SampleOrder, TokenCorpus, TokenView, batch_at, heldout_batches
+from mingyue.training.forward import AnyBatch
 from mingyue.training.plan import RunSizes
 
 _READ = 1 << 22  # tokens looked at together
@@ -29,10 +30,10 @@ class BatchSource(Protocol):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a resumed run: a JSON object."""
 
-    def step(self, step: int) -> Sequence[Batch]:
+    def step(self, step: int) -> Sequence[AnyBatch]:
         """The micro-batches of a step, counted from 0."""
 
-    def held_out(self, tokens: int | None) -> Iterator[Batch]:
+    def held_out(self, tokens: int | None) -> Iterator[AnyBatch]:
         """Held-out text: all of it, or about so many targets spread evenly over it, always the same."""
 
 

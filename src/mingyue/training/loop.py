@@ -6,8 +6,9 @@ from typing import Any
 
 from mingyue.config import TrainSettings
 from mingyue.errors import TrainingError
-from mingyue.models import DecoderOnly
+from mingyue.models import Transformer
 from mingyue.runtime import Runtime
+from mingyue.training.averaging import average_weights
 from mingyue.training.batches import BatchSource
 from mingyue.training.checkpoints import Checkpoint, DamagedCheckpointError
 from mingyue.training.loss import Evaluation, evaluate
@@ -26,7 +27,7 @@ _EVALUATIONS_BETWEEN_SAMPLES = 5
 
 
 def train(
-    model: DecoderOnly,
+    model: Transformer,
     batches: BatchSource,
     settings: TrainSettings,
     *,
@@ -99,6 +100,8 @@ class _Loop:
             weights_step = self._take_best()
             if evaluation is None or run.plan.evaluate_tokens is not None or weights_step != state.step:
                 evaluation = self._measure(None)
+            if run.settings.run.average_last > 1:
+                evaluation = self._take_average(evaluation)
             self._observer.on_evaluate(
                 EvaluationReport(weights_step, self._clock.seconds(), evaluation, best=True, final=True)
             )
@@ -132,16 +135,31 @@ class _Loop:
         run = self._run
         start = self._clock.seconds()
         evaluation = self._measure(run.plan.evaluate_tokens)
-        seconds = run.pace.evaluation = self._clock.seconds() - start
+        seconds = self._clock.seconds() - start
         if run.plan.evaluate_tokens is not None:
             run.pace.final_evaluation = seconds / evaluation.tokens * run.batches.sizes.heldout_tokens
-        best = self._state.judge(evaluation.loss)
+        measures = self._measures()
+        chosen_by = run.caller.select
+        best = self._state.judge(evaluation.loss if chosen_by is None else -measures[chosen_by])
         self._latest = evaluation
-        run.write("evaluate", **_numbers(evaluation), evaluation_seconds=round(seconds, 3), best=best)
-        self._observer.on_evaluate(EvaluationReport(self._state.step, self._clock.seconds(), evaluation, best))
+        seconds = run.pace.evaluation = self._clock.seconds() - start
+        run.write("evaluate", **_numbers(evaluation), **measures, evaluation_seconds=round(seconds, 3), best=best)
+        self._observer.on_evaluate(
+            EvaluationReport(self._state.step, self._clock.seconds(), evaluation, best, measures=measures)
+        )
         self._sample()
         if best:
             self._save(best=True)
+
+    def _measures(self) -> dict[str, float]:
+        """What the caller measures besides the loss."""
+        run = self._run
+        if run.caller.measure is None:
+            return {}
+        run.model.eval()
+        measures = run.caller.measure()
+        run.model.train()
+        return measures
 
     def _sample(self) -> None:
         run = self._run
@@ -187,6 +205,28 @@ class _Loop:
             self._observer.on_note(f"{error.message}. The last weights are kept instead of the best.")
             return self._state.step
         return best
+
+    def _take_average(self, before: Evaluation) -> Evaluation:
+        """Put the mean of the last checkpoints into the model, if it predicts no worse; returns its evaluation."""
+        run = self._run
+        kept = {name: weight.clone() for name, weight in clean_state(run.model).items()}
+        try:
+            average, steps = average_weights(run.checkpoints, run.settings.run.average_last)
+        except DamagedCheckpointError as error:
+            self._observer.on_note(f"{error.message}. Nothing is averaged.")
+            return before
+        load_clean_state(run.model, average)
+        after = self._measure(None)
+        taken = after.loss <= before.loss
+        which = f"The mean of the last {len(steps)} checkpoints (steps {', '.join(f'{step:,}' for step in steps)})"
+        self._observer.on_note(
+            f"{which} has a held-out loss of {after.loss:.4f}, the best single one {before.loss:.4f}: "
+            f"{'the mean' if taken else 'the single one'} is kept."
+        )
+        run.write("average", steps=steps, taken=taken, **_numbers(after))
+        if not taken:
+            load_clean_state(run.model, kept)
+        return after if taken else before
 
     # --- questions --------------------------------------------------------------------------------------------------
 

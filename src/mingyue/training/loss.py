@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.data import IGNORE, Batch
-from mingyue.models import DecoderOnly
-from mingyue.nn import Attend
+from mingyue.data import IGNORE, PairBatch
+from mingyue.models import Transformer
 from mingyue.runtime import Runtime
+from mingyue.training.cross_entropy import linear_cross_entropy
+from mingyue.training.forward import AnyBatch, hidden_of
 
 CHUNKED_VOCABULARY = 2048
 """From here on the loss is taken in pieces: below, one pass is as fast; above, the logits no longer fit the caches."""
@@ -33,40 +34,30 @@ class Loss:
     """Scalar without gradient: −Σ log P(target)."""
 
 
-def batch_loss(model: DecoderOnly, batch: Batch, *, device: torch.device, label_smoothing: float = 0.0) -> Loss:
+def batch_loss(model: Transformer, batch: AnyBatch, *, device: torch.device, label_smoothing: float = 0.0) -> Loss:
     """Run `model` over a batch and sum the loss of its targets.
 
     With a large vocabulary the output layer and the loss are taken in pieces of rows, so that the logits of the whole
-    batch never exist (the same sums; `torch.nn.functional.linear_cross_entropy`).
+    batch never exist (the same sums; `linear_cross_entropy`).
     """
-    inputs_BT = batch.inputs_BT.to(device, non_blocking=True)
     targets_N = batch.targets_BT.to(device, non_blocking=True).reshape(-1)
-    attend, positions_BT = within_documents(batch, device)
-    x_NM = model.hidden(inputs_BT, attend=attend, positions_BT=positions_BT).flatten(0, 1)
+    x_NM = hidden_of(model, batch, device).flatten(0, 1)
+    if isinstance(batch, PairBatch):  # rows end where they end: padding need not see the output layer
+        real = (targets_N != IGNORE).nonzero().squeeze(1)
+        if len(real) < len(targets_N):
+            x_NM, targets_N = x_NM.index_select(0, real), targets_N.index_select(0, real)
     weight_VM = _output_weight(model)
-    if _in_pieces(x_NM, weight_VM, label_smoothing):
-        return _loss_in_pieces(x_NM, weight_VM, targets_N)
+    if weight_VM is not None and _in_pieces(x_NM, weight_VM):
+        return Loss(*linear_cross_entropy(x_NM, weight_VM, targets_N, label_smoothing=label_smoothing))
     return loss_of_logits(model.output(x_NM), targets_N, label_smoothing=label_smoothing)
 
 
-def _output_weight(model: DecoderOnly) -> Tensor:
-    if isinstance(model.output, nn.Linear):
-        return model.output.weight
-    return model.embedding.weight
-
-
-def within_documents(batch: Batch, device: torch.device) -> tuple[Attend | None, Tensor | None]:
-    """Attention and positions that stay within documents, where the batch says which they are: (attend, positions_BT).
-
-    Each document then has the logits that it would have alone, for every kind of position.
-    """
-    if batch.documents_BT is None:
-        return None, None
-    documents_BT = batch.documents_BT.to(device, non_blocking=True)
-    places_1T = torch.arange(documents_BT.shape[1], device=device)[None]
-    begins_BT = F.pad(documents_BT.diff(dim=1) != 0, (1, 0), value=True)
-    starts_BT = torch.where(begins_BT, places_1T, 0).cummax(dim=1).values
-    return Attend(query_documents_BT=documents_BT), places_1T - starts_BT
+def _output_weight(model: Transformer) -> Tensor | None:
+    """The output layer where it is one matrix; None where it has a bias."""
+    output = model.output
+    if getattr(output, "bias", None) is not None:
+        return None
+    return output.weight if isinstance(output, nn.Linear) else model.embedding.weight
 
 
 def loss_of_logits(logits_NV: Tensor, targets_N: Tensor, *, label_smoothing: float = 0.0) -> Loss:
@@ -84,31 +75,17 @@ def loss_of_logits(logits_NV: Tensor, targets_N: Tensor, *, label_smoothing: flo
     return Loss((1 - label_smoothing) * nats + label_smoothing * uniform, nats.detach())
 
 
-def _in_pieces(x_NM: Tensor, weight_VM: Tensor, label_smoothing: float) -> bool:
+def _in_pieces(x_NM: Tensor, weight_VM: Tensor) -> bool:
     n_rows, width = x_NM.shape
     n_words = weight_VM.shape[0]
     return (
         n_words >= CHUNKED_VOCABULARY
         and n_words > width
         and n_rows >= width
-        and not label_smoothing
         # Its gradients are made in the forward pass, before a loss scaler could lift them: not in fp16, and in
         # mixed precision the one-pass form is what autocast knows.
         and not torch.is_autocast_enabled(x_NM.device.type)
-        and hasattr(nn, "LinearCrossEntropyOptions")
     )
-
-
-def _loss_in_pieces(x_NM: Tensor, weight_VM: Tensor, targets_N: Tensor) -> Loss:
-    nats = F.linear_cross_entropy(
-        x_NM,
-        weight_VM,
-        targets_N,
-        ignore_index=IGNORE,
-        reduction="sum",
-        options=nn.LinearCrossEntropyOptions(),
-    )
-    return Loss(nats, nats.detach())
 
 
 @dataclass(frozen=True)
@@ -138,7 +115,9 @@ class Evaluation:
         return math.exp(min(self.loss, 700.0))
 
 
-def evaluate(model: DecoderOnly, batches: Iterable[Batch], runtime: Runtime, *, bytes_per_token: float) -> Evaluation:
+def evaluate(
+    model: Transformer, batches: Iterable[AnyBatch], runtime: Runtime, *, bytes_per_token: float
+) -> Evaluation:
     """Held-out loss: the model in eval mode (no dropout), no gradients; the mode it was in is restored."""
     was_training = model.training
     model.eval()

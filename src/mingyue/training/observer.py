@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -47,6 +48,8 @@ class EvaluationReport:
     """It is the lowest so far."""
     final: bool = False
     """The one on all held-out text, with the weights that the run hands over."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """What else was measured, by name (BLEU of translations)."""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mingyue.config import ModelConfig, OptimiserSettings, TrainSettings
+from mingyue.config import OptimiserSettings, PartsConfig, TrainSettings
 from mingyue.errors import CheckpointError
-from mingyue.models import DecoderOnly
+from mingyue.models import Transformer
 from mingyue.training.muon import Matrix, Muon
 from mingyue.training.names import clean_name
 from mingyue.training.schedules import paper_peak
@@ -41,7 +41,7 @@ class Rates:
     muon: float
 
 
-def peak_rates(settings: TrainSettings, config: ModelConfig, warmup: int) -> Rates:
+def peak_rates(settings: TrainSettings, config: PartsConfig, warmup: int) -> Rates:
     """The rates of `settings`; where none is given, one that suits the width.
 
     Adam's best rate falls with the root of the width (the rule of nanochat's depth dial); Muon's does not depend on it
@@ -60,16 +60,18 @@ def group_of(name: str, weight: Tensor) -> GroupName:
     """The group of a weight, by its name in `state_dict()` and its number of axes."""
     if weight.ndim < 2:
         return "vectors"
-    if name.startswith("blocks."):
+    if "blocks." in name:
         return "matrices"
     return "output" if name == "output.weight" else "embeddings"
 
 
-def matrix_rows(name: str, weight: Tensor, config: ModelConfig) -> tuple[int, ...]:
-    """How many rows each of the matrices has that live in one weight: Q, K, V; gate and up of SwiGLU; else one."""
+def matrix_rows(name: str, weight: Tensor, config: PartsConfig) -> tuple[int, ...]:
+    """Rows of each of the matrices that live in one weight: Q, K, V; K, V; gate and up of SwiGLU; else all."""
     if name.endswith("attention.qkv.weight"):
         key_rows = config.n_kv_heads * config.d_head
         return (config.n_heads * config.d_head, key_rows, key_rows)
+    if name.endswith("attention.key_value.weight"):
+        return (config.n_kv_heads * config.d_head,) * 2
     if name.endswith("feedforward.inner.weight") and config.feedforward == "swiglu":
         return (config.d_ff, config.d_ff)
     return (weight.shape[0],)
@@ -81,7 +83,7 @@ class Optimisers:
     Make it after the model stands on its device. `set_rates` before each `step`.
     """
 
-    def __init__(self, model: DecoderOnly, settings: OptimiserSettings, rates: Rates) -> None:
+    def __init__(self, model: Transformer, settings: OptimiserSettings, rates: Rates) -> None:
         groups: dict[GroupName, dict[str, nn.Parameter]] = {}
         for name, weight in model.named_parameters():
             groups.setdefault(group_of(clean_name(name), weight), {})[clean_name(name)] = weight

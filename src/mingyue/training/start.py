@@ -10,7 +10,7 @@ import torch
 
 from mingyue.config import TrainSettings
 from mingyue.errors import CheckpointError, SettingsError
-from mingyue.models import DecoderOnly
+from mingyue.models import Transformer
 from mingyue.runtime import Runtime
 from mingyue.training.batches import BatchSource
 from mingyue.training.checkpoints import Checkpoint, Checkpoints
@@ -36,6 +36,10 @@ class Caller:
     """Is told what happens."""
     sample: Callable[[], str] | None = None
     """Writes a text with the model as it is."""
+    measure: Callable[[], dict[str, float]] | None = None
+    """Measures the model as it is, besides its loss, at each evaluation: numbers by name."""
+    select: str | None = None
+    """The measure of these whose highest value marks the best step; none = the lowest loss."""
     ending: float = 0.0
     """Seconds that the caller needs after training: kept free of a budget in minutes."""
     flops_per_token: float | None = None
@@ -48,7 +52,7 @@ class Caller:
 class Run:
     """All parts of a run, ready to take the next step."""
 
-    model: DecoderOnly
+    model: Transformer
     batches: BatchSource
     settings: TrainSettings
     folder: RunFolder
@@ -77,7 +81,7 @@ class Run:
 
 
 def start(
-    model: DecoderOnly,
+    model: Transformer,
     batches: BatchSource,
     settings: TrainSettings,
     *,
@@ -93,13 +97,13 @@ def start(
     if settings.run.patience is not None and not batches.sizes.heldout_tokens:
         raise SettingsError("patience needs held-out text, and nothing is held out", advice="Leave --patience out.")
     tell = caller.observer.on_note
-    checkpoints = Checkpoints(folder.checkpoints, keep=settings.run.keep)
+    checkpoints = Checkpoints(folder.checkpoints, keep=max(settings.run.keep, settings.run.average_last))
     found, changes = _find(checkpoints, settings, batches, tell) if resume else (None, [])
     if found is not None:
         runtime = _as_before(found, settings, runtime, tell)
     model.to(runtime.device).train()
     if settings.run.compile:
-        for block in model.blocks:
+        for block in model.every_block():
             block.compile()  # in place: names stay; the embedding's backward, which must not race, stays eager
     optimisers = Optimisers(model, settings.optimiser, peak_rates(settings, model.config, 1))
     stepper = Stepper.of(model, optimisers, runtime, settings)

@@ -25,7 +25,7 @@ class RunState:
     seconds: float = 0.0
     """Time of the run up to here, without the time between stop and resume."""
     best_loss: float | None = None
-    """Lowest held-out loss of an evaluation."""
+    """Lowest held-out loss of an evaluation (or of the negative of the measure that decides)."""
     best_step: int | None = None
     """Where it was."""
     without_better: int = 0
@@ -54,7 +54,7 @@ class RunState:
         return sums["nats"] / max(1.0, sums["tokens"]), sums["tokens"] / max(1e-9, sums["seconds"])
 
     def judge(self, loss: float) -> bool:
-        """Note an evaluation after the present step; returns whether it is the best so far."""
+        """Note an evaluation after the present step (lower is better); returns whether it is the best so far."""
         self.evaluations += 1
         self.evaluated_step = self.step
         best = self.best_loss is None or loss < self.best_loss

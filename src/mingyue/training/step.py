@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from mingyue.config import TrainSettings
-from mingyue.data import Batch
 from mingyue.errors import TrainingError
-from mingyue.models import DecoderOnly
+from mingyue.models import Transformer
 from mingyue.nn import Taps
 from mingyue.runtime import Runtime, derive_seed
-from mingyue.training.loss import batch_loss, within_documents
+from mingyue.training.forward import AnyBatch, hidden_of
+from mingyue.training.loss import batch_loss
 from mingyue.training.optimisers import Optimisers
 
 _SMALLEST_SCALE = 2.0**-14
@@ -44,7 +44,7 @@ class Stepper:
 
     def __init__(
         self,
-        model: DecoderOnly,
+        model: Transformer,
         optimisers: Optimisers,
         runtime: Runtime,
         *,
@@ -63,7 +63,7 @@ class Stepper:
         self._drops = model.config.dropout > 0 or model.config.attention_dropout > 0
 
     @classmethod
-    def of(cls, model: DecoderOnly, optimisers: Optimisers, runtime: Runtime, settings: TrainSettings) -> Stepper:
+    def of(cls, model: Transformer, optimisers: Optimisers, runtime: Runtime, settings: TrainSettings) -> Stepper:
         """A stepper as the settings ask for it; with a loss scaler in fp16, whose gradients would vanish without."""
         return cls(
             model,
@@ -75,7 +75,7 @@ class Stepper:
             scaler=torch.amp.GradScaler(runtime.device.type) if runtime.dtype is torch.float16 else None,
         )
 
-    def step(self, step: int, micro_batches: Sequence[Batch], multiplier: float) -> StepResult:
+    def step(self, step: int, micro_batches: Sequence[AnyBatch], multiplier: float) -> StepResult:
         """Take step number `step` (from 0) at `multiplier` times the peak rates.
 
         Raises `TrainingError`, before any weight moves, when the loss or the gradient is not finite.
@@ -98,7 +98,7 @@ class Stepper:
             self.scaler.update()
         return result
 
-    def backward(self, step: int, micro_batches: Sequence[Batch]) -> tuple[Tensor, int]:
+    def backward(self, step: int, micro_batches: Sequence[AnyBatch]) -> tuple[Tensor, int]:
         """Add up the gradients of a step, each token weighing the same. Returns its summed nats and its tokens."""
         tokens = sum(batch.tokens for batch in micro_batches)
         sums: list[Tensor] = []
@@ -111,7 +111,7 @@ class Stepper:
             sums.append(loss.nats)
         return torch.stack(sums).sum(), tokens
 
-    def rehearse(self, micro_batches: Sequence[Batch]) -> None:
+    def rehearse(self, micro_batches: Sequence[AnyBatch]) -> None:
         """Do the work of a step without the step: for measuring time. Nothing is left of it."""
         nats, _ = self.backward(0, micro_batches)
         nats.item()  # waits for the device
@@ -132,7 +132,7 @@ class Stepper:
         # Under a loss scaler an overflow is how the scale is found: the scaler leaves such a step out by itself.
         return math.isfinite(result.gradient_norm) or self.scaler.get_scale() > _SMALLEST_SCALE
 
-    def _diagnose(self, step: int, micro_batches: Sequence[Batch], result: StepResult) -> TrainingError:
+    def _diagnose(self, step: int, micro_batches: Sequence[AnyBatch], result: StepResult) -> TrainingError:
         """Find where the numbers went wrong: a weight, a value of the forward pass, or a gradient."""
         what = "the loss" if not math.isfinite(result.nats) else "the gradient"
         value = result.nats if what == "the loss" else result.gradient_norm
@@ -151,33 +151,31 @@ class Stepper:
         )
 
     @torch.no_grad()
-    def _first_bad_value(self, step: int, micro_batches: Sequence[Batch]) -> str | None:
+    def _first_bad_value(self, step: int, micro_batches: Sequence[AnyBatch]) -> str | None:
         for micro, batch in enumerate(micro_batches):
             self._seed(step, micro)
             device = self.runtime.device
             taps = Taps(record=_WATCHED)
-            attend, positions_BT = within_documents(batch, device)
             with self.runtime.autocast():
-                self.model(batch.inputs_BT.to(device), attend=attend, positions_BT=positions_BT, taps=taps)
+                taps("logits", self.model.output(hidden_of(self.model, batch, device, taps=taps)))
             for name, value in taps.values.items():
                 if not bool(torch.isfinite(value).all()):
                     return f"the first value that is not finite is the output of {name}"
         return None
 
 
-# Everything but attention's scores and weights, in the order of the forward pass.
-_WATCHED = (
+# Everything but attention's scores and weights.
+_OF_A_STACK = (
     "embeddings",
-    "blocks.*.attention.query",
-    "blocks.*.attention.key",
-    "blocks.*.attention.value",
-    "blocks.*.attention.output",
+    *(f"blocks.*.attention.{name}" for name in ("query", "key", "value", "output")),
     "blocks.*.middle",
+    *(f"blocks.*.cross_attention.{name}" for name in ("query", "key", "value", "output")),
+    "blocks.*.crossed",
     "blocks.*.feedforward.*",
     "blocks.*.output",
     "final",
-    "logits",
 )
+_WATCHED = (*(f"{stack}{name}" for stack in ("", "encoder.", "decoder.") for name in _OF_A_STACK), "logits")
 
 
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:
@@ -191,14 +189,14 @@ def _together(nats: Tensor, norm: Tensor, tokens: int) -> tuple[float, int, floa
     return values[0], tokens, values[1]
 
 
-def _first_bad_weight(model: DecoderOnly) -> str | None:
+def _first_bad_weight(model: Transformer) -> str | None:
     for name, weight in model.named_parameters():
         if not bool(torch.isfinite(weight).all()):
             return f"the weight {name} is not finite"
     return None
 
 
-def _first_bad_gradient(model: DecoderOnly) -> str | None:
+def _first_bad_gradient(model: Transformer) -> str | None:
     # The backward pass goes from the output to the embeddings: the last bad name is where it began.
     for name, weight in reversed(list(model.named_parameters())):
         if weight.grad is not None and not bool(torch.isfinite(weight.grad).all()):

@@ -1,0 +1,159 @@
+"""One run, whatever it trains on: describe, train, judge, hand over. `text_run` and `pair_run` fill it in."""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mingyue import __version__
+from mingyue.api.outcome import Outcome
+from mingyue.config import TrainSettings
+from mingyue.models import Transformer, TransformerConfig, build_model
+from mingyue.runtime import Runtime, derive_seed
+from mingyue.training import BatchSource, Caller, Clock, Observer, RunFolder, TrainResult
+from mingyue.training import train as run_training
+from mingyue.training.sizing import DEFAULT_MINUTES, EFFICIENCY
+
+ENDING = 2.0
+"""Seconds for the bundle, the last texts and the copy report."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to."""
+
+    folder: Path
+    """The run folder."""
+    model_folder: Path
+    """The bundle."""
+    training: TrainResult
+    """Steps, tokens, the final evaluation."""
+    outcome: Outcome
+    """The verdict, in words, and the copy report."""
+
+
+@dataclass(kw_only=True)
+class Place:
+    """Where a run lives and what it runs on."""
+
+    folder: RunFolder
+    runtime: Runtime
+    clock: Clock
+    observer: Observer
+    peak: float
+    """Floating-point operations a second, as `measure_peak` gives them."""
+
+
+class Run(ABC):
+    """The parts of one run, and what is done with them."""
+
+    config: TransformerConfig
+    batches: BatchSource
+    flops_per_token: float
+    """Forward and backward, a target token."""
+
+    def __init__(self, settings: TrainSettings, place: Place) -> None:
+        self.settings = settings
+        self.place = place
+
+    # --- what each kind of run has of its own -------------------------------------------------------------------
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """What will be trained, what it costs, and what it has to beat."""
+
+    @abstractmethod
+    def prepare(self, model: Transformer, caller: Caller) -> Caller:
+        """Give the caller what is written and measured during training with `model`."""
+
+    @abstractmethod
+    def judge(self, model: Transformer, result: TrainResult) -> Outcome:
+        """The verdict on the trained model, in eval mode."""
+
+    @abstractmethod
+    def save(self, model: Transformer, card: dict[str, Any]) -> None:
+        """Write the bundle with what training.json says."""
+
+    @abstractmethod
+    def card(self) -> dict[str, Any]:
+        """What this kind of run has to say in training.json."""
+
+    # --- what all have in common --------------------------------------------------------------------------------
+
+    def introduce(self) -> None:
+        """Say what will be trained."""
+        for line in self.describe():
+            self.place.observer.on_note(line)
+
+    def go(self, *, resume: bool) -> RunResult:
+        """Train to the end (or until stopped), and hand the model over."""
+        settings, place = self.settings, self.place
+        model = build_model(self.config, seed=derive_seed(settings.run.seed, "weights")).to(place.runtime.device)
+        caller = Caller(
+            clock=place.clock,
+            observer=place.observer,
+            ending=ENDING,
+            flops_per_token=self.flops_per_token,
+            peak_flops=place.peak,
+        )
+        result = run_training(
+            model,
+            self.batches,
+            settings,
+            folder=place.folder,
+            runtime=place.runtime,
+            caller=self.prepare(model, caller),
+            resume=resume,
+        )
+        model.eval()
+        outcome = self.judge(model, result)
+        self.save(model, self._card(result, outcome))
+        return RunResult(place.folder.path, place.folder.model, result, outcome)
+
+    def expected_time(self) -> str:
+        """The budget in words, in minutes by this machine's speed."""
+        budget, step = self.settings.budget, self.batches.sizes
+        if budget.steps is None and budget.epochs is None:
+            return f"{budget.minutes or DEFAULT_MINUTES:g} min, as asked"
+        steps = budget.steps or step.steps_of(budget.epochs or 1.0)
+        seconds = steps * step.step_tokens * self.flops_per_token / (EFFICIENCY * self.place.peak)
+        spoken = f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        return f"about {spoken} for {steps:,} steps, by this machine's speed"
+
+    def _card(self, result: TrainResult, outcome: Outcome) -> dict[str, Any]:
+        """What training.json says. No paths: a bundle may be given away."""
+        card: dict[str, Any] = {
+            "mingyue": __version__,
+            "made": time.strftime("%Y-%m-%d", time.gmtime()),
+            "preset": self.settings.model.preset,
+            "optimiser": self.settings.optimiser.optimiser,
+            "steps": result.weights_step,
+            "tokens": result.tokens,
+            "seconds": round(result.seconds, 1),
+            "verdict": outcome.verdict,
+            **self.card(),
+        }
+        if result.evaluation is not None:
+            card |= {
+                "heldout_loss": result.evaluation.loss,
+                "heldout_tokens": result.evaluation.tokens,
+                "bits_per_byte": result.evaluation.bits_per_byte,
+            }
+        return card
+
+
+def run_path(settings: TrainSettings) -> Path:
+    """Where a run goes: `--out`, or runs/<name of the first source>."""
+    if settings.run.out is not None:
+        return Path(settings.run.out)
+    pairs = settings.pairs
+    files: Sequence[str] = settings.data.sources or pairs.source or pairs.pairs
+    first = files[0].removesuffix(".gz")
+    names = ["stdin"] if first == "-" else [Path(first).stem, Path(first).parent.name]
+    cleaned = (re.sub(r"[^\w.-]+", "-", name).strip("-.") for name in names)
+    return Path("runs") / next(filter(None, cleaned), "run")

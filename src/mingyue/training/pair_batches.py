@@ -1,0 +1,70 @@
+"""Where the batches of a run on pairs come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mingyue.data import PairBatch, PairCorpus, PairOrder, heldout_pair_batches, pair_batch
+from mingyue.data.pair_order import cut_by_budget
+from mingyue.training.plan import RunSizes
+
+
+class PairBatches:
+    """Batches of a `PairCorpus`: a step is one batch of `PairOrder` within `batch_tokens`.
+
+    Micro-batches of at most `micro_tokens` cut it where it is larger: rows in the order of their lengths.
+    """
+
+    def __init__(self, corpus: PairCorpus, *, batch_tokens: int, micro_tokens: int, seed: int) -> None:
+        self.corpus = corpus
+        self.batch_tokens = batch_tokens
+        self.micro_tokens = min(batch_tokens, micro_tokens)
+        train = corpus.train
+        self.order = PairOrder(train.source_lengths, train.target_lengths, budget=batch_tokens, seed=seed)
+        self._longest = np.maximum(train.source_lengths, train.target_lengths)
+
+    @property
+    def sizes(self) -> RunSizes:
+        """Lengths that a plan is made of; a sample is a whole batch here."""
+        steps = self.order.steps_per_epoch
+        tokens = int(self.corpus.train.target_lengths.sum())
+        return RunSizes(steps, 1, max(1, round(tokens / steps)), self.corpus.valid_targets)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes of the validation targets for each of their tokens; not a number without any."""
+        targets = self.corpus.valid_targets
+        return self.corpus.valid_target_bytes / targets if targets else math.nan
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a resumed run."""
+        return {
+            "tokenizer": self.corpus.fingerprint,
+            "train_pairs": len(self.corpus.train),
+            "heldout_pairs": len(self.corpus.valid),
+            "batch_tokens": self.batch_tokens,
+        }
+
+    def step(self, step: int) -> list[PairBatch]:
+        """The micro-batches of a step, counted from 0."""
+        rows = self.order.rows_of(step)
+        cuts = [0, len(rows)]
+        if self.micro_tokens < self.batch_tokens:
+            cuts = cut_by_budget(self._longest[rows], self.micro_tokens).tolist()
+        return [self._batch(rows[start:end]) for start, end in pairwise(cuts)]
+
+    def held_out(self, tokens: int | None) -> Iterator[PairBatch]:
+        """Validation pairs: all, or about so many targets spread evenly over them, always the same."""
+        corpus = self.corpus
+        return heldout_pair_batches(
+            corpus.valid, budget=self.micro_tokens, pad_id=corpus.pad_id, bos_id=corpus.bos_id, limit=tokens
+        )
+
+    def _batch(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> PairBatch:
+        return pair_batch(self.corpus.train, rows, pad_id=self.corpus.pad_id, bos_id=self.corpus.bos_id)

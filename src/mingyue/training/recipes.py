@@ -1,0 +1,32 @@
+"""Recipes: settings of training that belong together. What a person gives by itself always wins over the recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mingyue.config import TrainSettings
+
+# "Attention Is All You Need": Adam with β₂ 0.98 and ε 1e-9 and the rate of section 5.3, label smoothing 0.1 (5.4), the
+# last 5 checkpoints averaged (6.1). The paper says nothing of weight decay or clipping.
+_PAPER: dict[str, Any] = {
+    "optimiser": "adamw",
+    "beta2": 0.98,
+    "adam_eps": 1e-9,
+    "weight_decay": 0.0,
+    "clip": 0.0,
+    "label_smoothing": 0.1,
+    "schedule": "paper",
+    "warmup": 4000,
+    "average_last": 5,
+}
+_PAIRS: dict[str, Any] = {"label_smoothing": 0.1, "tokenizer": "bpe"}
+
+
+def with_recipe(settings: TrainSettings) -> TrainSettings:
+    """`settings` with the values of their recipe, and of training on pairs, where nothing was given."""
+    values = dict(_PAIRS) if settings.pairs.given else {}
+    if settings.optimiser.recipe == "paper":
+        values |= _PAPER
+    given = {name for group in settings.model_fields_set for name in getattr(settings, group).model_fields_set}
+    wanted = {name: value for name, value in values.items() if name not in given}
+    return settings.with_flat("the recipe", **wanted) if wanted else settings
