@@ -30,10 +30,10 @@ def random_lines(n: int, longest: int = 12, seed: int = 0) -> list[str]:
 def into(lively_pair, letters):
     """`into(lines, kind, **settings)` translates with a random model of that kind."""
 
-    def run(lines, kind="rotary", *, seed_of_model=0, align=False, progress=None, **fields) -> list[list[Translation]]:
+    def run(lines, kind="rotary", *, align=False, first_line=0, progress=None, **fields) -> list[list[Translation]]:
         asked = TranslateSettings(**{"extra_tokens": 6, **fields})
-        model = lively_pair(kind, seed=seed_of_model)
-        return translate(model, letters(), letters(), lines, asked, align=align, progress=progress)
+        named = {"align": align, "first_line": first_line, "progress": progress}
+        return translate(lively_pair(kind), letters(), letters(), lines, asked, **named)
 
     return run
 
@@ -74,8 +74,10 @@ def test_draws_depend_on_line_and_number_alone(into, pair_kind):
         assert assert_same(expected, into(lines, pair_kind, batch_size=batch_size, **asked)) == 0
     fewer = into(lines, pair_kind, **{**asked, "n_best": 2})
     assert assert_same([each[:2] for each in expected], fewer) == 0
-    # An empty line in front moves the others to another index, one behind them does not.
-    assert assert_same(expected, into([*lines, ""], pair_kind, **asked)[:-1]) == 0
+    # Empty lines are lines, and a text may come in several calls.
+    shifted = into(["", *lines[1:5], ""], pair_kind, **asked)
+    assert assert_same(expected[1:5], shifted[1:-1]) == 0
+    assert assert_same(expected[5:], into(lines[5:], pair_kind, first_line=5, **asked)) == 0
     texts = {one.text for each in (expected, into(lines, pair_kind, **{**asked, "seed": 6})) for f in each for one in f}
     assert len(texts) > 50
     assert len({found[0].tokens for found in into([lines[0]] * 20, pair_kind, **asked)}) > 2
@@ -203,6 +205,8 @@ def test_ids_that_the_model_does_not_know_are_an_error(lively_pair, letters):
     model = lively_pair(vocab_size=9)
     with pytest.raises(GenerationError, match=r"line 2 has token 12, but the model knows only tokens 0 to 8"):
         translate(model, letters(), letters(6), ["abc", "aj"])
+    with pytest.raises(GenerationError, match="line 42 has"):
+        translate(model, letters(), letters(6), ["abc", "aj"], first_line=40)
 
 
 @pytest.mark.parametrize("n_tokens", [0, 25])

@@ -62,11 +62,13 @@ def translate(
     settings: TranslateSettings | None = None,
     *,
     align: bool = False,
+    first_line: int = 0,
     progress: Progress | None = None,
 ) -> list[list[Translation]]:
     """Translate each line; returns `n_best` translations a line, the best first (draws: in the order of drawing).
 
-    The result depends on the line and the settings (when drawing: on its index too), never on the batch. A line
+    The result depends on the line and the settings (when drawing: on its index too, counted from `first_line`, for a
+    text that comes in several calls), never on the batch. A line
     without tokens has empty translations, and the model is not asked. A line longer than the context is cut, and its
     translations say so (`truncated`). `align` adds where the model looked: weights of the cross-attention of the last
     block, averaged over its heads. `progress` gets the lines done and all.
@@ -86,6 +88,7 @@ def translate(
         pad_id=target_tokenizer.pad_id,
         n_written_ids=target_tokenizer.vocab_size,
         align=align,
+        first_line=first_line,
         progress=progress,
     )
     nothing = Translation("", 0.0, 0.0, True, (), ())
@@ -154,10 +157,11 @@ def _search(
     pad_id: int,
     n_written_ids: int,
     align: bool,
+    first_line: int = 0,
     progress: Progress | None = None,
 ) -> list[list[Hypothesis]]:
     """Hypotheses for each source, none for one without tokens; ids from `n_written_ids` on spell nothing."""
-    _check_ids(sources, model.config.source_vocab_size or model.config.vocab_size)
+    _check_ids(sources, model.config.source_vocab_size or model.config.vocab_size, first_line)
     never = {pad_id, bos_id, *range(n_written_ids, model.config.vocab_size)} - {eos_id}
     results: list[list[Hypothesis]] = [[] for _ in sources]
     n_done = sum(not source for source in sources)
@@ -174,7 +178,7 @@ def _search(
         with evaluating(model), torch.inference_mode():
             acting = bare(model)
             if settings.sample:
-                found = draw_translations(acting, batch, settings, lines)
+                found = draw_translations(acting, batch, settings, [first_line + line for line in lines])
             else:
                 found = beam_search(acting, batch, settings)
             if align:
@@ -199,11 +203,11 @@ def _limit(n_source: int, settings: TranslateSettings, context: int) -> int:
     return min(max(n_source - 1 + settings.extra_tokens, 1), context)
 
 
-def _check_ids(sources: Sequence[Collection[int]], n_known: int) -> None:
-    for number, source in enumerate(sources):
+def _check_ids(sources: Sequence[Collection[int]], n_known: int, first_line: int) -> None:
+    for number, source in enumerate(sources, start=first_line + 1):
         if source and max(source) >= n_known:
             raise GenerationError(
-                f"line {number + 1} has token {max(source)}, but the model knows only tokens 0 to {n_known - 1}",
+                f"line {number} has token {max(source)}, but the model knows only tokens 0 to {n_known - 1}",
                 advice="The tokenizer does not belong to this model.",
             )
 
