@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mingyue.api import Model, RunResult, load, resume, train
-    from mingyue.config import GenerateSettings, ModelConfig, TrainSettings
+    from mingyue.api import Model, RunResult, Translator, load, load_translator, resume, train
+    from mingyue.config import GenerateSettings, ModelConfig, TrainSettings, TranslateSettings
     from mingyue.errors import MingyueError
 
 __version__ = "0.1.0"
@@ -27,7 +27,10 @@ _HOMES = {
     "ModelConfig": "mingyue.config",
     "RunResult": "mingyue.api",
     "TrainSettings": "mingyue.config",
+    "TranslateSettings": "mingyue.config",
+    "Translator": "mingyue.api",
     "load": "mingyue.api",
+    "load_translator": "mingyue.api",
     "resume": "mingyue.api",
     "train": "mingyue.api",
 }
@@ -39,8 +42,11 @@ __all__ = [
     "ModelConfig",
     "RunResult",
     "TrainSettings",
+    "TranslateSettings",
+    "Translator",
     "__version__",
     "load",
+    "load_translator",
     "resume",
     "train",
 ]

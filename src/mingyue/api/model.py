@@ -125,19 +125,38 @@ def load(path: str | Path, *, device: str | None = None, threads: int | None = N
 
     `device` and `threads` as in the settings of a run. Raises `BundleError`, `CheckpointError`, `SettingsError`.
     """
-    path = Path(path)
     chosen = choose_runtime(device, "fp32", threads).device
+    place = find_model(path)
+    return Model(load_bundle(place, device=chosen) if isinstance(place, Path) else _from_checkpoint(place, chosen))
+
+
+def find_model(path: str | Path) -> Path | RunFolder:
+    """The model folder that `path` is or holds; for a run that has not ended its folder, whose checkpoints hold it.
+
+    Raises `BundleError` if `path` is neither a model folder nor a run folder.
+    """
+    path = Path(path)
     if (path / "config.json").is_file():
-        return Model(load_bundle(path, device=chosen))
+        return path
     folder = RunFolder(path)
     if folder.model.is_dir():
-        return Model(load_bundle(folder.model, device=chosen))
+        return folder.model
     if folder.settings_path.is_file():
-        return Model(_from_checkpoint(folder, chosen))
+        return folder
     what = "is neither a model folder nor a run folder" if path.exists() else "does not exist"
     raise BundleError(
         f"{path} {what}", advice="Give the folder of a run (runs/poems) or of a model (runs/poems/model)."
     )
+
+
+def best_weights(folder: RunFolder) -> dict[str, Tensor]:
+    """The weights of the best checkpoint of a run (of its latest before any evaluation). Raises `CheckpointError`."""
+    checkpoints = Checkpoints(folder.checkpoints)
+    checkpoint, _ = checkpoints.load_latest()
+    best = checkpoint.state["counters"]["best_step"]
+    if best is not None and best != checkpoint.step:
+        checkpoint = checkpoints.load(best)
+    return checkpoint.model
 
 
 def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
@@ -153,14 +172,14 @@ def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
 
 def _from_checkpoint(folder: RunFolder, device: torch.device) -> Bundle:
     settings = folder.read_settings()
+    if settings.pairs.given:
+        raise BundleError(
+            f"{folder.path} is a run on pairs: its model does not write from a prompt",
+            advice="Use `mingyue translate`, or in Python load_translator.",
+        )
     tokenizer, corpus, _ = load_corpus(folder.data)
     model = DecoderOnly(run_config(settings, tokenizer.vocab_size))
-    checkpoints = Checkpoints(folder.checkpoints)
-    checkpoint, _ = checkpoints.load_latest()
-    best = checkpoint.state["counters"]["best_step"]
-    if best is not None and best != checkpoint.step:
-        checkpoint = checkpoints.load(best)
-    model.load_state_dict(checkpoint.model)
+    model.load_state_dict(best_weights(folder))
     return Bundle(model.to(device).eval(), tokenizer, {"starts_with_bos": corpus.starts_with_bos})
 
 

@@ -28,6 +28,8 @@ _VERBS = (
     ("resume", _make, "Go on with a run that was stopped, exactly as if it never had been."),
     ("generate", _use, "Write text with a model."),
     ("score", _use, "Measure how likely a model finds a text: each token, perplexity, bits per byte."),
+    ("translate", _use, "Translate lines with a model that was trained on pairs."),
+    ("evaluate", _use, "Measure translations against a test set: BLEU, chrF, exact lines, loss."),
     ("info", _use, "Show what a model or a run consists of: parameters, FLOPs, bytes, tokenizer, training."),
     ("data", _around, "List the known corpora, or get one."),
     ("doctor", _around, "Check this machine: versions, cores, speed, memory, disk, what is missing."),

@@ -37,6 +37,7 @@ def info(
         ("Model", _pairs({name: value for name, value in found.config.items() if value is not None})),
         ("Parameters", _parameters(found)),
         ("Work and memory", _costs(found)),
+        ("Source tokenizer", _pairs(found.source_tokenizer or {})),
         ("Tokenizer", _pairs(found.tokenizer)),
         ("Training", _pairs(found.training)),
     ):
@@ -58,12 +59,15 @@ def _parameters(found: Info) -> Table:
 
 def _costs(found: Info) -> Table:
     counted, rows = found.sizes, table()
-    rows.add_row("FLOPs a token, forward", _big(counted.forward_flops()))
-    rows.add_row("FLOPs a token, training", _big(counted.training_flops()))
+    of_pairs = found.config["architecture"] == "encoder-decoder"
+    token = "target token" if of_pairs else "token"
+    one, text = ("a pair of whole contexts", "pair") if of_pairs else ("one window", "text")
+    rows.add_row(f"FLOPs a {token}, forward", _big(counted.forward_flops()))
+    rows.add_row(f"FLOPs a {token}, training", _big(counted.training_flops()))
     rows.add_row("weights", _bytes(counted.weight_bytes()))
-    rows.add_row("cache of one text of the whole context", _bytes(counted.cache_bytes()))
-    rows.add_row("training on one window, with Muon", _bytes(counted.training_bytes("muon", 1).total))
-    rows.add_row("training on one window, with AdamW", _bytes(counted.training_bytes("adamw", 1).total))
+    rows.add_row(f"cache of one {text} of the whole context", _bytes(counted.cache_bytes()))
+    rows.add_row(f"training on {one}, with Muon", _bytes(counted.training_bytes("muon", 1).total))
+    rows.add_row(f"training on {one}, with AdamW", _bytes(counted.training_bytes("adamw", 1).total))
     return rows
 
 

@@ -67,11 +67,11 @@ def translate(
 ) -> list[list[Translation]]:
     """Translate each line; returns `n_best` translations a line, the best first (draws: in the order of drawing).
 
-    The result depends on the line and the settings (when drawing: on its index too, counted from `first_line`, for a
-    text that comes in several calls), never on the batch. A line
-    without tokens has empty translations, and the model is not asked. A line longer than the context is cut, and its
-    translations say so (`truncated`). `align` adds where the model looked: weights of the cross-attention of the last
-    block, averaged over its heads. `progress` gets the lines done and all.
+    The result depends on the line and the settings (when drawing: on its index too, counted from `first_line`, so that
+    a text may come in several calls), never on the batch. A line without tokens has empty translations, and the model
+    is not asked. A line longer than the context is cut, and its translations say so (`truncated`). `align` adds where
+    the model looked: weights of the cross-attention of the last block, averaged over its heads. `progress` gets the
+    lines done and all.
 
     Raises `GenerationError` when a line has a token that the model does not know, or the model's output is NaN.
     """

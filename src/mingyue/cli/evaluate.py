@@ -1,0 +1,159 @@
+"""`mingyue evaluate`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from mingyue.cli.live import Live
+from mingyue.cli.options import COMMAND_LINE, takes
+from mingyue.cli.screen import remark, show, stderr, table, write_json
+from mingyue.config import DataSettings, PairSettings, TranslateSettings
+from mingyue.errors import DataError, SettingsError
+from mingyue.files import explain_os_error, write_text_atomically
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mingyue.api import TranslationReport
+
+_HERE = "A run folder, or a model folder."
+_SOURCE = "A file of source texts, one a line, plain or .gz; `-` is standard input."
+_TARGET = "A file of their right translations: its line n belongs to line n of the source file."
+_PAIRS = "Instead of --source and --target: TSV, CSV or JSON lines; records with an empty side are left out."
+_SOURCE_FIELD = "Key or column of the source text in the records; a column number where there are no names."
+_TARGET_FIELD = "Key or column of the target text in the records; a column number where there are no names."
+_LANGUAGE = "Target language, such as de or zh, which says what the words of BLEU are; none = seen from the references."
+_OUTPUT = "Write the translations to this file, one a line."
+_JSON = "Print JSON instead of a table."
+_ENCODING = "Encoding of the files; none = UTF-8, and a file that is not is looked at."
+_DEVICE = "cpu, cuda, mps; none = the best that is there."
+_THREADS = "CPU threads; none = all cores this process may use."
+
+
+@takes(TranslateSettings, without=("n_best",))
+def evaluate(
+    model: Annotated[str, Parameter(help=_HERE)],
+    /,
+    *,
+    source: Annotated[str | None, Parameter(help=_SOURCE)] = None,
+    target: Annotated[str | None, Parameter(help=_TARGET)] = None,
+    pairs: Annotated[str | None, Parameter(help=_PAIRS)] = None,
+    source_field: Annotated[str, Parameter(help=_SOURCE_FIELD)] = "source",
+    target_field: Annotated[str, Parameter(help=_TARGET_FIELD)] = "target",
+    target_language: Annotated[str | None, Parameter(help=_LANGUAGE)] = None,
+    output: Annotated[str | None, Parameter(help=_OUTPUT)] = None,
+    json: Annotated[bool, Parameter(help=_JSON, negative=())] = False,
+    encoding: Annotated[str | None, Parameter(help=_ENCODING)] = None,
+    device: Annotated[str | None, Parameter(help=_DEVICE)] = None,
+    threads: Annotated[int | None, Parameter(help=_THREADS)] = None,
+    **given: Any,  # noqa: ANN401  (values of TranslateSettings, checked there)
+) -> None:
+    """Measure translations against a test set: BLEU and chrF (sacrebleu), exact lines, loss, perplexity.
+
+    mingyue evaluate runs/en-de --source test.en --target test.de
+
+    The signature beside a score says how it was counted: compare scores of equal signatures. The loss counts the pairs
+    that training would use, with text on both sides and within the context.
+    """
+    settings = TranslateSettings.read(given, source=COMMAND_LINE)
+    if pairs is None and (source is None or target is None):
+        raise SettingsError("there is no test set", advice="Give --source and --target, or --pairs.")
+    if pairs is not None and (source is not None or target is not None):
+        raise SettingsError("--pairs and --source or --target are given", advice="Give the test set in one way.")
+
+    from mingyue import api
+
+    if not api.translates(model):
+        raise SettingsError(
+            f"{model} is a model of one text: it translates nothing that could be compared with a reference",
+            advice=f"`mingyue score {model} --file test.txt` measures how likely it finds a text.",
+        )
+    if pairs is not None:
+        sources, references = _read_records(pairs, source_field, target_field, encoding)
+    else:
+        assert source is not None
+        assert target is not None
+        sources, references = _read_lines(source, target, encoding)
+    translator = api.load_translator(model, device=device, threads=threads)
+    with Live(stderr()) as live:
+        report = translator.evaluate(
+            sources,
+            references,
+            settings,
+            target_language=target_language,
+            progress=lambda done, total: live.show("translating", done, total, [f"{done:,} of {total:,} lines"]),
+        )
+    for note in translator.notes:
+        remark(note)
+    if output is not None:
+        _write(Path(output), report.hypotheses)
+    if json:
+        write_json(report.to_dict())
+    else:
+        show(_table(report))
+
+
+def _read_lines(source: str, target: str, encoding: str | None) -> tuple[list[str], list[str]]:
+    """Both files, line by line, empty ones too. Raises `DataError` if one has more lines (both counts, the first)."""
+    from mingyue.data import ReadReport, read_lines
+
+    if source == target == "-":
+        raise DataError("`-` is given twice, but standard input can be read only once")
+    report = ReadReport()
+    sources, references = list(read_lines(source, encoding, report)), list(read_lines(target, encoding, report))
+    for note in report.notes:
+        remark(note)
+    if len(sources) != len(references):
+        first = min(len(sources), len(references)) + 1
+        longer = source if len(sources) > len(references) else target
+        raise DataError(
+            f"{source} has {len(sources):,} lines and {target} has {len(references):,}: "
+            f"line {first:,} of {longer} has no partner",
+            advice="Line n of one file belongs to line n of the other. Name two files that belong together.",
+        )
+    return sources, references
+
+
+def _read_records(
+    pairs: str, source_field: str, target_field: str, encoding: str | None
+) -> tuple[list[str], list[str]]:
+    from mingyue.data import ReadReport, read_pairs
+
+    asked = PairSettings(pairs=(pairs,), source_field=source_field, target_field=target_field, keep_duplicates=True)
+    report = ReadReport()
+    found = list(read_pairs(asked, DataSettings(encoding=encoding), report, "train"))
+    for reason, count in report.dropped.items():
+        remark(f"Left out: {count:,} × {reason} (first: {report.examples[reason]}).")
+    for note in report.notes:
+        remark(note)
+    return [pair.source for pair in found], [pair.target for pair in found]
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    try:
+        write_text_atomically(path, "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        message, _ = explain_os_error("the translations", path, error)
+        raise DataError(message, advice="Choose another place with --output.") from error
+
+
+def _table(report: TranslationReport) -> Table:
+    scores, rows = report.scores, table("measure", "value", "how it was counted")
+    rows.add_row("BLEU", f"{scores.bleu:.2f}", scores.bleu_signature)
+    rows.add_row("chrF", f"{scores.chrf:.2f}", scores.chrf_signature)
+    rows.add_row("exact lines", f"{scores.exact:.2%}", f"{round(scores.exact * scores.lines):,} of {scores.lines:,}")
+    tokens = 0 if report.evaluation is None else report.evaluation.tokens
+    rows.add_row("loss", _number(report.loss), f"nats per token, over {tokens:,} tokens of {report.counted:,} pairs")
+    rows.add_row("perplexity", _number(report.perplexity), "")
+    rows.add_row("bits per byte", _number(report.bits_per_byte), "")
+    speed = report.lines / max(report.seconds, 1e-9)
+    rows.add_row("time", f"{report.seconds:,.1f} s", f"to translate {report.lines:,} lines: {speed:,.1f} lines/s")
+    return rows
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:,.4f}"
