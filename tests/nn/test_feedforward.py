@@ -22,6 +22,7 @@ ACTIVATIONS = {
     "relu": lambda x: max(0.0, x),
     "gelu": lambda x: x * normal_cdf(x),
     "gelu-tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x * sigmoid(x),
     "relu2": lambda x: max(0.0, x) ** 2,
 }
 
@@ -61,7 +62,9 @@ def test_biases_are_there_when_asked_for():
             "inner.weight", "inner.bias", "output.weight", "output.bias",
         }  # fmt: skip
         assert len(list(make_feedforward(kind, 4, 6, bias=False).parameters())) == 2
-    with pytest.raises(ValueError, match=r"feedforward 'gelo' is not one of relu, gelu, gelu-tanh, relu2, swiglu"):
+    with pytest.raises(
+        ValueError, match="'gelo' is not one of relu, gelu, gelu-tanh, silu, relu2, swiglu"
+    ):
         make_feedforward("gelo", 4, 6, bias=False)
 
 

@@ -12,7 +12,7 @@ Positive = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 PositionKind = Literal["none", "learned", "sinusoidal", "rotary"]
-FeedForwardKind = Literal["relu", "gelu", "gelu-tanh", "relu2", "swiglu"]
+FeedForwardKind = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu"]
 NormKind = Literal["layer", "rms"]
 InitialisationKind = Literal["gpt2", "zero-output", "xavier"]
 

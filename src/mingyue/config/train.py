@@ -76,7 +76,7 @@ class ModelSettings(Settings):
     positions: PositionKind | None = None
     """none, learned, sinusoidal or rotary; none given = as the preset has it."""
     feedforward: FeedForwardKind | None = None
-    """relu, gelu, gelu-tanh, relu2 or swiglu."""
+    """relu, gelu, gelu-tanh, silu, relu2 or swiglu."""
     norm: NormKind | None = None
     """layer or rms."""
     norm_placement: Literal["pre", "post"] | None = None

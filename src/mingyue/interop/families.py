@@ -12,9 +12,10 @@ from mingyue.errors import InteropError
 from mingyue.interop.gpt2 import GPT2
 from mingyue.interop.llama import LLAMA
 from mingyue.interop.mapping import Family, Json
+from mingyue.interop.marian import MARIAN
 from mingyue.interop.qwen3 import QWEN3
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (GPT2, LLAMA, QWEN3)}
+FAMILIES: dict[str, Family[ModelConfig]] = {family.model_type: family for family in (GPT2, LLAMA, QWEN3)}
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -55,7 +56,7 @@ def to_hf_state(
     return theirs, tensors
 
 
-def choose_family(config: ModelConfig) -> Family:
+def choose_family(config: ModelConfig) -> Family[ModelConfig]:
     """The first family that can express `config`. Raises `InteropError` with each family's reason if none can."""
     reasons: list[str] = []
     for family in FAMILIES.values():
@@ -71,9 +72,14 @@ def choose_family(config: ModelConfig) -> Family:
     )
 
 
-def _family(name: object, where: str) -> Family:
+def _family(name: object, where: str) -> Family[ModelConfig]:
     if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
+    if name == MARIAN.model_type:
+        raise InteropError(
+            f"{where} is {name!r}: a model of two texts, whose SentencePiece tokenizers are not understood here",
+            advice="Its weights alone come and go through mingyue.interop.from_marian and to_marian.",
+        )
     guess = nearest(str(name), FAMILIES)
     raise InteropError(
         f"{where} is {name!r}; known: {', '.join(FAMILIES)}", advice=f"Did you mean {guess}?" if guess else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mingyue.config import ModelConfig
 from mingyue.interop.mapping import Family, Setting, TensorRule
 
 _ACTIVATIONS = {
@@ -9,6 +10,7 @@ _ACTIVATIONS = {
 }  # fmt: skip
 
 GPT2 = Family(
+    config_class=ModelConfig,
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
     prefix="transformer.",

@@ -71,6 +71,7 @@ def _write_more(config: ModelConfig) -> dict[str, Any]:
 
 
 LLAMA = Family(
+    config_class=ModelConfig,
     model_type="llama",
     architecture="LlamaForCausalLM",
     prefix="model.",

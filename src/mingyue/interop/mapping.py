@@ -7,24 +7,28 @@ stacked. Nothing is guessed: what one side cannot express, and the first tensor 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from mingyue.config import ModelConfig
+from mingyue.config import EncoderDecoderConfig, ModelConfig, PartsConfig
 from mingyue.errors import InteropError, SettingsError
-from mingyue.models import DecoderOnly
+from mingyue.models import make_model
 
 Json = Mapping[str, Any]
+Config = TypeVar("Config", ModelConfig, EncoderDecoderConfig)
+
+EMBEDDING, OUTPUT = "embedding.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that both sides have: `theirs` is a key of their config.json, `ours` one field of ModelConfig or several.
+    """A value that both sides have: `theirs` is a key of their config.json, `ours` one field of our config or several.
 
     `default` works out what a missing or null key means, from the rest of their config; without one it must be there.
     `values` translates values, theirs to ours. `also` are further keys of theirs that get the same value.
@@ -47,23 +51,28 @@ class TensorRule:
     """One weight of ours, made of one or several of theirs; `{i}` stands for the number of the block.
 
     Several are stacked by rows in the order given, each with as many rows as `rows` says. `turned`: theirs is stored as
-    [in, out]. A rule for a weight that a config does not have (a bias, an untied output layer) is not used.
+    [in, out]; `wrapped`: with an axis of 1 in front. A rule for a weight that a config does not have (a bias, an untied
+    output layer) is not used; nor is one whose `when` does not hold.
     """
 
     ours: str
     theirs: str | tuple[str, ...]
-    rows: Callable[[ModelConfig], tuple[int, ...]] | None = None
+    rows: Callable[[PartsConfig], tuple[int, ...]] | None = None
     turned: bool = False
+    wrapped: bool = False
+    when: Callable[[Any], bool] = lambda _config: True
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(Generic[Config]):
     """One foreign family, as transformers knows it."""
 
+    config_class: type[Config]
+    """Our config that describes its models."""
     model_type: str
     architecture: str
     prefix: str
-    """In front of the names of all tensors but the output layer's; files of the bare body come without it."""
+    """In front of the names of all tensors but those `outside`; files of the bare body come without it."""
     settings: tuple[Setting, ...]
     fixed: Mapping[str, Any]
     """What every model of the family has, in our terms; a function works it out from our other settings."""
@@ -72,12 +81,16 @@ class Family:
     tensors: tuple[TensorRule, ...]
     ignored: tuple[str, ...] = ()
     """Patterns of tensors that hold no weights."""
+    outside: tuple[str, ...] = (OUTPUT,)
+    """Tensors of theirs that have no prefix."""
+    copies: tuple[str, ...] = (OUTPUT,)
+    """Other names of theirs under which a table that serves several places may be stored again."""
     read_more: Callable[[Json], dict[str, Any]] = lambda _theirs: {}
     """Settings of ours that take more than one key of theirs."""
-    write_more: Callable[[ModelConfig], dict[str, Any]] = lambda _config: {}
+    write_more: Callable[[Config], dict[str, Any]] = lambda _config: {}
     """Its inverse; raises InteropError for what cannot be said."""
 
-    def read_config(self, theirs: Json) -> ModelConfig:
+    def read_config(self, theirs: Json) -> Config:
         """Their config.json → ours. Raises `InteropError` naming the key that is missing or not understood."""
         for key, value in self.required.items():
             if theirs.get(key, value) != value:
@@ -89,11 +102,11 @@ class Family:
         try:
             for name, value in self.fixed.items():
                 values[name] = value(values) if callable(value) else value
-            return ModelConfig.read(values, source="config.json")
+            return self.config_class.read(values, source="config.json")
         except (SettingsError, TypeError, ZeroDivisionError) as error:
             raise InteropError(f"config.json describes no {self.model_type} model: {error}") from error
 
-    def write_config(self, config: ModelConfig) -> dict[str, Any]:
+    def write_config(self, config: Config) -> dict[str, Any]:
         """Our config → theirs. Raises `InteropError` naming the setting that the family cannot express.
 
         Dropout where the family has none and the kind of initialisation are left behind: they matter in training only.
@@ -109,19 +122,23 @@ class Family:
         stated = {key: value for key, value in self.required.items() if value is not None}
         return theirs | stated | self.write_more(config)
 
-    def read_tensors(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their tensors → the state of a `DecoderOnly(config)`, fp32. Raises `InteropError` naming the first misfit."""
+    def read_tensors(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Their tensors → the state of a model of `config`, fp32. Raises `InteropError` naming the first misfit."""
         bare = not any(name.startswith(self.prefix) for name in tensors)
-        left = {(self.prefix if bare and name != OUTPUT else "") + name: tensor for name, tensor in tensors.items()}
+        left = {
+            (self.prefix if bare and name not in self.outside else "") + name: tensor
+            for name, tensor in tensors.items()
+        }
         state: dict[str, Tensor] = {}
         for ours, parts in self._plan(config):
             found = [_take(left, part) for part in parts]
             state[ours] = (found[0] if len(found) == 1 else torch.cat(found)).float().contiguous()
-        twice = left.pop(OUTPUT, None)  # a tied table may be stored under both of its names
-        if twice is not None and not torch.equal(twice.float(), state[EMBEDDING]):
-            raise InteropError(
-                f"tensor {OUTPUT} is not the embedding table, though config.json says that they are tied"
-            )
+        for name in self.copies:  # a tied table may be stored under all of its names
+            twice = left.pop(name, None)
+            if twice is not None and not torch.equal(twice.float(), state[EMBEDDING]):
+                raise InteropError(
+                    f"tensor {name} is not the embedding table, though config.json says that they are tied"
+                )
         for name, tensor in left.items():
             if not any(fnmatchcase(name, pattern) for pattern in self.ignored):
                 raise InteropError(
@@ -129,58 +146,62 @@ class Family:
                 )
         return state
 
-    def write_tensors(self, config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The inverse of `read_tensors`. Raises `InteropError` if `state` is not that of a `DecoderOnly(config)`."""
+    def write_tensors(self, config: Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The inverse of `read_tensors`. Raises `InteropError` if `state` is not that of a model of `config`."""
         left = dict(state)
         tensors: dict[str, Tensor] = {}
         for ours, parts in self._plan(config):
-            whole = _take(left, _Part(ours, (sum(part.height for part in parts), *parts[0].rest), turned=False))
+            whole = _take(left, _Part(ours, (sum(part.height for part in parts), *parts[0].rest)))
             for part, piece in zip(parts, whole.split([part.height for part in parts]), strict=True):
-                tensors[part.name] = (piece.T if part.turned else piece).clone(memory_format=torch.contiguous_format)
+                tensors[part.name] = part.as_theirs(piece).clone(memory_format=torch.contiguous_format)
         for name, tensor in left.items():
             raise InteropError(f"tensor {name} {list(tensor.shape)} does not belong to a model of this config")
         return tensors
 
-    def _plan(self, config: ModelConfig) -> Iterator[tuple[str, list[_Part]]]:
+    def _plan(self, config: Config) -> Iterator[tuple[str, list[_Part]]]:
         """For each weight of ours, in the order of the model: which of theirs it is made of, with their shapes."""
         with torch.device("meta"):
-            expected = {name: tuple(tensor.shape) for name, tensor in DecoderOnly(config).state_dict().items()}
-        rules = {rule.ours: rule for rule in self.tensors}
+            expected = {name: tuple(tensor.shape) for name, tensor in make_model(config).state_dict().items()}
+        rules = {rule.ours: rule for rule in self.tensors if rule.when(config)}
         for name, (height, *rest) in expected.items():
-            block = name.split(".")[1] if name.startswith("blocks.") else ""
+            found = re.search(r"\bblocks\.(\d+)\.", name)
+            block = found[1] if found else ""
             rule = rules[name.replace(f"blocks.{block}.", "blocks.{i}.", 1)]
             theirs = (rule.theirs,) if isinstance(rule.theirs, str) else rule.theirs
             heights = (height,) if rule.rows is None else rule.rows(config)
             yield (
                 name,
                 [
-                    _Part(one.replace("{i}", block), (rows, *rest), rule.turned)
+                    _Part(one.replace("{i}", block), (rows, *rest), rule.turned, rule.wrapped)
                     for one, rows in zip(theirs, heights, strict=True)
                 ],
             )
 
 
-EMBEDDING, OUTPUT = "embedding.weight", "lm_head.weight"
-
-
-def query_key_value_rows(config: ModelConfig) -> tuple[int, ...]:
+def query_key_value_rows(config: PartsConfig) -> tuple[int, ...]:
     """Rows of Q, K and V in our `attention.qkv`."""
     keys = config.n_kv_heads * config.d_head
     return config.n_heads * config.d_head, keys, keys
 
 
-def gate_up_rows(config: ModelConfig) -> tuple[int, ...]:
+def key_value_rows(config: PartsConfig) -> tuple[int, ...]:
+    """Rows of K and V in our `cross_attention.key_value`."""
+    return query_key_value_rows(config)[1:]
+
+
+def gate_up_rows(config: PartsConfig) -> tuple[int, ...]:
     """Rows of gate and up in the `feedforward.inner` of SwiGLU."""
     return config.d_ff, config.d_ff
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A tensor of theirs: its name, its shape as we hold it, and whether they hold it turned."""
+    """A tensor of theirs: its name, its shape as we hold it, and whether they hold it turned or wrapped."""
 
     name: str
     shape: tuple[int, ...]
-    turned: bool
+    turned: bool = False
+    wrapped: bool = False
 
     @property
     def height(self) -> int:
@@ -190,9 +211,22 @@ class _Part:
     def rest(self) -> tuple[int, ...]:
         return self.shape[1:]
 
+    @property
+    def their_shape(self) -> tuple[int, ...]:
+        shape = self.shape[::-1] if self.turned else self.shape
+        return (1, *shape) if self.wrapped else shape
+
+    def as_theirs(self, ours: Tensor) -> Tensor:
+        turned = ours.T if self.turned else ours
+        return turned[None] if self.wrapped else turned
+
+    def as_ours(self, theirs: Tensor) -> Tensor:
+        unwrapped = theirs[0] if self.wrapped else theirs
+        return unwrapped.T if self.turned else unwrapped
+
 
 def _take(tensors: dict[str, Tensor], part: _Part) -> Tensor:
-    shape = part.shape[::-1] if part.turned else part.shape
+    shape = part.their_shape
     tensor = tensors.pop(part.name, None)
     if tensor is None:
         raise InteropError(f"tensor {part.name} {list(shape)} is missing")
@@ -203,7 +237,7 @@ def _take(tensors: dict[str, Tensor], part: _Part) -> Tensor:
             f"tensor {part.name} holds {tensor.dtype} numbers",
             advice="Quantised checkpoints are not read: use the original one.",
         )
-    return tensor.T if part.turned else tensor
+    return part.as_ours(tensor)
 
 
 def _read(setting: Setting, theirs: Json) -> Any:  # noqa: ANN401

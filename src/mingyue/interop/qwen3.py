@@ -35,6 +35,7 @@ def _write_more(config: ModelConfig) -> dict[str, Any]:
 
 
 QWEN3 = Family(
+    config_class=ModelConfig,
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
     prefix="model.",

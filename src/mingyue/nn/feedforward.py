@@ -24,6 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
     "relu2": squared_relu,
 }
 
@@ -59,7 +60,7 @@ class SwiGLU(nn.Module):
 
 
 def make_feedforward(kind: str, d_model: int, d_ff: int, *, bias: bool) -> nn.Module:
-    """`relu` (the paper), `gelu`, `gelu-tanh`, `relu2`, or `swiglu`."""
+    """`relu` (the paper), `gelu`, `gelu-tanh`, `silu` (Ramachandran et al. 2017, "swish"), `relu2`, or `swiglu`."""
     if kind == "swiglu":
         return SwiGLU(d_model, d_ff, bias=bias)
     if kind in ACTIVATIONS:
