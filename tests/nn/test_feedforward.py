@@ -62,9 +62,7 @@ def test_biases_are_there_when_asked_for():
             "inner.weight", "inner.bias", "output.weight", "output.bias",
         }  # fmt: skip
         assert len(list(make_feedforward(kind, 4, 6, bias=False).parameters())) == 2
-    with pytest.raises(
-        ValueError, match="'gelo' is not one of relu, gelu, gelu-tanh, silu, relu2, swiglu"
-    ):
+    with pytest.raises(ValueError, match="'gelo' is not one of relu, gelu, gelu-tanh, silu, relu2, swiglu"):
         make_feedforward("gelo", 4, 6, bias=False)
 
 
