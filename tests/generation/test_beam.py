@@ -56,6 +56,28 @@ def greedy(model: EncoderDecoder, source: Sequence[int], limit: int) -> tuple[in
     return tuple(ids)
 
 
+def plain_beam(
+    model: EncoderDecoder, source: Sequence[int], limit: int, beam: int, alpha: float
+) -> list[tuple[int, ...]]:
+    """The rules of the module in plain lists: no cache, no batch, and every search goes on to the limit."""
+    live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    pool: list[tuple[float, tuple[int, ...]]] = []
+    for length in range(1, limit + 1):
+        with torch.no_grad():
+            inputs = torch.tensor([[BOS, *ids] for _, ids in live])
+            rows = model(torch.tensor([source] * len(live)), inputs)[:, -1].double().log_softmax(-1).tolist()
+        candidates = [
+            (total + row[token], (*ids, token))
+            for (total, ids), row in zip(live, rows, strict=True)
+            for token in range(len(row))
+            if token not in (PAD, BOS)
+        ]
+        best = sorted(candidates, key=lambda one: -one[0])[: 2 * beam]
+        pool += [(total / penalty(length, alpha), ids) for total, ids in best if ids[-1] == EOS or length == limit]
+        live = [one for one in best if one[1][-1] != EOS][:beam]
+    return [ids for _, ids in sorted(pool, key=lambda one: -one[0])[:beam]]
+
+
 def random_sources(n: int, vocab_size: int = 23, longest: int = 9, seed: int = 0) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, longest, (n,), generator=generator).tolist()
@@ -86,6 +108,24 @@ def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(lively_pair, seed,
         assert [one.score for one in found] == pytest.approx([score for score, _, _ in every[:n_best]], abs=1e-5)
         assert [one.log_prob for one in found] == pytest.approx([total for _, total, _ in every[:n_best]], abs=1e-5)
         assert [one.finished for one in found] == [ids[-1] == EOS for _, _, ids in every[:n_best]]
+
+
+@pytest.mark.parametrize("beam", [2, 3, 5])
+def test_a_narrow_beam_keeps_its_rules(lively_pair, pair_kind, beam):
+    model, sources = lively_pair(pair_kind, vocab_size=9, seed=beam), random_sources(3, vocab_size=9, seed=beam)
+    for alpha in (0.0, 1.0):
+        found = search(model, sources, beam=beam, n_best=beam, length_penalty=alpha, extra_tokens=4)
+        for each, source in zip(found, sources, strict=True):
+            assert [one.ids for one in each] == plain_beam(model, source, len(source) + 3, beam, alpha)
+
+
+def test_as_many_go_on_as_there_are_beams_although_some_end(chain):
+    """Of the two best beginnings one ends; the third takes its place, and only it comes to be the best."""
+    rows = [[1 / 6] * 6 for _ in range(6)]
+    rows[BOS] = [0, 0, 0.4, 0.35, 0.25, 0]
+    rows[A] = [0, 0, 0.25, 0.25, 0.25, 0.25]
+    rows[B] = [0, 0, 0.99, 0.01, 0, 0]
+    assert search(chain(rows), [[A, EOS]], beam=2, length_penalty=4.0, extra_tokens=1)[0][0].ids == (B, EOS)
 
 
 def test_a_text_that_ends_first_and_best_so_far_does_not_end_the_search(chain):
@@ -132,10 +172,10 @@ def test_a_search_ends_as_soon_as_nothing_can_change(chain):
 
 
 def test_the_first_results_do_not_depend_on_how_many_are_asked_for(lively_pair, pair_kind):
-    model, sources = lively_pair(pair_kind), random_sources(8)
-    for alpha in (0.0, 0.6, 1.5):
+    model, sources = lively_pair(pair_kind), random_sources(5)
+    for alpha in (0.0, 1.0):
         fullest = search(model, sources, beam=5, n_best=5, length_penalty=alpha, extra_tokens=8)
-        for n_best in (1, 2, 3, 4):
+        for n_best in (1, 3):
             found = search(model, sources, beam=5, n_best=n_best, length_penalty=alpha, extra_tokens=8)
             assert [[one.ids for one in few] for few in found] == [
                 [one.ids for one in many[:n_best]] for many in fullest
@@ -145,13 +185,13 @@ def test_the_first_results_do_not_depend_on_how_many_are_asked_for(lively_pair, 
 def test_beam_1_is_greedy(lively_pair, pair_kind):
     seen = set()
     for seed in range(3):
-        model, sources = lively_pair(pair_kind, vocab_size=9, seed=seed), random_sources(7, vocab_size=9, seed=seed)
+        model, sources = lively_pair(pair_kind, vocab_size=9, seed=seed), random_sources(5, vocab_size=9, seed=seed)
         expected = [greedy(model, source, len(source) + 5) for source in sources]
-        for alpha in (0.0, 0.6, 2.0):
+        for alpha in (0.0, 2.0):
             found = search(model, sources, beam=1, length_penalty=alpha, extra_tokens=6)
             assert [one.ids for (one,) in found] == expected
         seen |= {(one.finished, one.ids) for (one,) in found}
-    assert len(seen) > 8
+    assert len(seen) > 6
     assert {finished for finished, _ in seen} == {True, False}
 
 

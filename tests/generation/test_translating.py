@@ -51,26 +51,25 @@ def assert_same(expected: list[list[Translation]], found: list[list[Translation]
     return ties
 
 
-@pytest.mark.parametrize("fields", [{"beam": 1}, {}, {"beam": 5, "n_best": 5, "length_penalty": 0.0}], ids=str)
+@pytest.mark.parametrize("fields", [{"beam": 1}, {"n_best": 4}], ids=str)
 def test_the_batch_changes_no_translation(into, pair_kind, fields):
     """S9: a file with batch 1, 3, 30, in another order, line by line: the same lines."""
-    lines, ties = random_lines(40), 0
+    lines, ties = random_lines(31), 0
     expected = into(lines, pair_kind, batch_size=30, **fields)
-    assert len({found[0].tokens for found in expected}) > 10
-    for batch_size in (1, 3, 64):
+    assert len({found[0].tokens for found in expected}) > 8
+    for batch_size in (1, 3):
         ties += assert_same(expected, into(lines, pair_kind, batch_size=batch_size, **fields))
     ties += assert_same(expected[::-1], into(lines[::-1], pair_kind, batch_size=7, **fields))
-    ties += assert_same(expected[:4], [into([line], pair_kind, **fields)[0] for line in lines[:4]])
-    print(f"{len(lines) * 4 + 4} translations compared, {ties} near ties")
+    print(f"{len(lines) * 3} translations compared, {ties} near ties")
     if ties:
         warnings.warn(f"{ties} translations differ by a near tie", stacklevel=1)
 
 
 def test_draws_depend_on_line_and_number_alone(into, pair_kind):
-    lines = random_lines(12)
+    lines = random_lines(9)
     asked = {"sample": True, "n_best": 3, "seed": 5}
     expected = into(lines, pair_kind, **asked)
-    for batch_size in (1, 5):
+    for batch_size in (1, 4):
         assert assert_same(expected, into(lines, pair_kind, batch_size=batch_size, **asked)) == 0
     fewer = into(lines, pair_kind, **{**asked, "n_best": 2})
     assert assert_same([each[:2] for each in expected], fewer) == 0
@@ -79,8 +78,8 @@ def test_draws_depend_on_line_and_number_alone(into, pair_kind):
     assert assert_same(expected[1:5], shifted[1:-1]) == 0
     assert assert_same(expected[5:], into(lines[5:], pair_kind, first_line=5, **asked)) == 0
     texts = {one.text for each in (expected, into(lines, pair_kind, **{**asked, "seed": 6})) for f in each for one in f}
-    assert len(texts) > 50
-    assert len({found[0].tokens for found in into([lines[0]] * 20, pair_kind, **asked)}) > 2
+    assert len(texts) > 35
+    assert len({found[0].tokens for found in into([lines[0]] * 12, pair_kind, **asked)}) > 2
 
 
 def test_draws_are_the_inverse_cumulative_distribution_at_their_numbers(chain):
@@ -170,8 +169,8 @@ def test_a_translation_is_told_whole(into, letters):
 
 
 def test_alignments_are_the_weights_of_the_last_cross_attention(into, lively_pair, letters, pair_kind):
-    lines, tokenizer, model = [*random_lines(9), ""], letters(), lively_pair(pair_kind)
-    found = into(lines, pair_kind, n_best=3, align=True, batch_size=4)
+    lines, tokenizer, model = [*random_lines(5), ""], letters(), lively_pair(pair_kind)
+    found = into(lines, pair_kind, n_best=3, align=True, batch_size=3)
     assert found[-1][0].alignment is None
     for line, each in zip(lines[:-1], found, strict=False):
         source = torch.tensor([[*tokenizer.encode(line), EOS]])
@@ -186,7 +185,7 @@ def test_alignments_are_the_weights_of_the_last_cross_attention(into, lively_pai
             torch.testing.assert_close(one.alignment, taps.values[name][0].mean(0), atol=1e-5, rtol=0)
             torch.testing.assert_close(one.alignment.sum(-1), torch.ones(len(ids)), atol=1e-5, rtol=0)
             assert one.to_dict()["alignment"] == one.alignment.tolist()
-    plain = into(lines, pair_kind, n_best=3, batch_size=4)
+    plain = into(lines, pair_kind, n_best=3, batch_size=3)
     assert plain == found
     assert plain[0][0].alignment is None
 
