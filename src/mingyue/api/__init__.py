@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mingyue.api.base_run import RunResult, run_path
+from mingyue.api.demo import TranslateDemo, text_demo, translate_demo
 from mingyue.api.info import Info, describe, info
 from mingyue.api.model import Model, load
 from mingyue.api.outcome import Outcome
@@ -23,6 +24,7 @@ __all__ = [
     "Model",
     "Outcome",
     "RunResult",
+    "TranslateDemo",
     "TranslationReport",
     "Translator",
     "describe",
@@ -33,6 +35,8 @@ __all__ = [
     "one_line",
     "resume",
     "run_path",
+    "text_demo",
     "train",
+    "translate_demo",
     "translates",
 ]

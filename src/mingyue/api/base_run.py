@@ -35,6 +35,8 @@ class RunResult:
     """Steps, tokens, the final evaluation."""
     outcome: Outcome
     """The verdict, in words, and the copy report."""
+    of_pairs: bool = False
+    """Whether the model translates; else it writes."""
 
 
 @dataclass(kw_only=True)
@@ -113,7 +115,7 @@ class Run(ABC):
         model.eval()
         outcome = self.judge(model, result)
         self.save(model, self._card(result, outcome))
-        return RunResult(place.folder.path, place.folder.model, result, outcome)
+        return RunResult(place.folder.path, place.folder.model, result, outcome, of_pairs=settings.pairs.given)
 
     def expected_time(self) -> str:
         """The budget in words, in minutes by this machine's speed."""

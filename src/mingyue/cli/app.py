@@ -26,6 +26,7 @@ _around = Group.create_ordered("Around it")
 _VERBS = (
     ("train", _make, "Train a model on text: files, folders, standard input, or a known corpus."),
     ("resume", _make, "Go on with a run that was stopped, exactly as if it never had been."),
+    ("demo", _make, "Train a small model in minutes and see what it does: text, or translation with --translate."),
     ("generate", _use, "Write text with a model."),
     ("score", _use, "Measure how likely a model finds a text: each token, perplexity, bits per byte."),
     ("translate", _use, "Translate lines with a model that was trained on pairs."),

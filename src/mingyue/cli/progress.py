@@ -13,6 +13,7 @@ from mingyue.training import EvaluationReport, Observer, Plan, StepReport, Train
 
 _SAMPLE_LINES = 8
 _SMOOTHING = 0.95
+_NAMES = {"bleu": "BLEU"}
 
 
 class RunScreen(Observer):
@@ -57,6 +58,7 @@ class RunScreen(Observer):
             f"held out {result.loss:.4f} nats/token",
             f"{result.bits_per_byte:.4f} bits/byte",
             f"perplexity {result.perplexity:,.2f}",
+            *(f"{_NAMES.get(name, name)} {value:.2f}" for name, value in report.measures.items()),
             f"after {duration(report.seconds)}",
         ]
         if report.best and not report.final:

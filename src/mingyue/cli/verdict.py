@@ -27,5 +27,10 @@ def show_result(result: RunResult) -> int:
     write("".join(f"{sentence}\n" for sentence in outcome.sentences))
     if outcome.copying is not None:
         write("".join(f"{line}\n" for line in outcome.copying.describe()))
-    write(f"The model is in {result.model_folder}. Write with it: mingyue generate {folder}\n")
+    use = (
+        f"Translate with it: mingyue translate {folder}"
+        if result.of_pairs
+        else f"Write with it: mingyue generate {folder}"
+    )
+    write(f"The model is in {result.model_folder}. {use}\n")
     return OK

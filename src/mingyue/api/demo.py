@@ -1,0 +1,115 @@
+"""Demonstrations that need nothing but this package: a small model, trained in minutes and then put to the test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mingyue.api.base_run import RunResult
+from mingyue.api.run import train
+from mingyue.api.translator import load_translator
+from mingyue.config import TrainSettings
+from mingyue.data.demo_pairs import demo_pairs
+from mingyue.errors import DataError
+from mingyue.files import explain_os_error, write_text_atomically
+from mingyue.training import Observer
+
+TRANSLATE_MINUTES = 2.5
+TEXT_MINUTES = 1.4
+_PAIRS, _VALID, _TEST = 60_000, 1_000, 1_000
+_TEXT = "python-docs"
+
+# Measured to be the quickest to 99 % on two cores: characters, and a model that fits the task.
+_SMALL: dict[str, object] = {
+    "tokenizer": "char",
+    "d_model": 128,
+    "n_layers": 2,
+    "n_heads": 4,
+    "dropout": 0.0,
+    "label_smoothing": 0.0,
+    "batch_tokens": 4096,
+    "context": 128,
+    "bleu_lines": 0,
+}
+
+
+@dataclass(frozen=True)
+class TranslateDemo:
+    """What a demonstration of translation came to."""
+
+    run: RunResult
+    """The run."""
+    test: tuple[tuple[str, str, str], ...]
+    """(source, target, what the model wrote) for items that it never saw."""
+
+    @property
+    def exact(self) -> int:
+        """Items that came out exactly right."""
+        return sum(target == written for _, target, written in self.test)
+
+    @property
+    def wrong(self) -> list[tuple[str, str, str]]:
+        """The others."""
+        return [item for item in self.test if item[1] != item[2]]
+
+
+def translate_demo(
+    out: str | Path, settings: TrainSettings | None = None, *, observer: Observer | None = None, waited: float = 0.0
+) -> TranslateDemo:
+    """Train on generated pairs (dates and numbers in words → ISO dates and digits), then translate 1,000 unseen ones.
+
+    The pairs are left in `<out>-pairs`. `settings` given by themselves win over those of the demonstration. Raises as
+    `train` does.
+    """
+    settings = settings or TrainSettings()
+    given = {name for group in settings.model_fields_set for name in getattr(settings, group).model_fields_set}
+    seed = settings.run.seed
+    pairs = demo_pairs(_PAIRS + _VALID + _TEST, seed=seed)
+    test = pairs[-_TEST:]
+    folder = Path(f"{out}-pairs")
+    parts = {"valid": pairs[_PAIRS:-_TEST], "train": pairs[:_PAIRS], "test": test}
+    names = {name: _write(folder, name, part) for name, part in parts.items()}
+    values: dict[str, object] = {
+        **_SMALL,
+        "source": names["train"][0],
+        "target": names["train"][1],
+        "valid_source": names["valid"][0],
+        "valid_target": names["valid"][1],
+        "out": str(out),
+        **({} if {"minutes", "steps", "epochs"} & given else {"minutes": TRANSLATE_MINUTES}),
+    }
+    settings = settings.with_flat(**{name: value for name, value in values.items() if name not in given})
+    run = train(settings, observer=observer, waited=waited)
+    if run.training.reason == "stopped":
+        return TranslateDemo(run, ())
+    written = load_translator(run.folder, device=settings.run.device).translate([source for source, _ in test], beam=1)
+    return TranslateDemo(
+        run, tuple((source, target, best[0].text) for (source, target), best in zip(test, written, strict=True))
+    )
+
+
+def text_demo(
+    out: str | Path, settings: TrainSettings | None = None, *, observer: Observer | None = None, waited: float = 0.0
+) -> RunResult:
+    """Train a model on the documentation that every Python carries. Raises as `train` does."""
+    settings = settings or TrainSettings()
+    given = {name for group in settings.model_fields_set for name in getattr(settings, group).model_fields_set}
+    values: dict[str, object] = {"sources": [_TEXT], "out": str(out), "sample_prompt": "The "}
+    if not {"minutes", "steps", "epochs"} & given:
+        values["minutes"] = TEXT_MINUTES
+    settings = settings.with_flat(**{name: value for name, value in values.items() if name not in given})
+    return train(settings, observer=observer, waited=waited)
+
+
+def _write(folder: Path, name: str, pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """Two files of lines; returns their names."""
+    paths = folder / f"{name}.words", folder / f"{name}.digits"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for side, path in enumerate(paths):
+            write_text_atomically(path, "".join(f"{pair[side]}\n" for pair in pairs))
+    except OSError as error:
+        message, advice = explain_os_error("the pairs", folder, error)
+        raise DataError(message, advice=advice) from None
+    return str(paths[0]), str(paths[1])

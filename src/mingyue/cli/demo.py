@@ -1,0 +1,60 @@
+"""`mingyue demo`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from mingyue.cli.main import INTERRUPTED, OK
+from mingyue.cli.options import takes
+from mingyue.config import TrainSettings
+
+_TRANSLATE = "Learn to turn dates and numbers written in English or Chinese words into ISO dates and digits."
+_SHOWN = 8
+_WRONG = 5
+
+
+@takes(TrainSettings, without={"sources", "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs"})
+def demo(
+    *,
+    translate: Annotated[bool, Parameter(help=_TRANSLATE, negative=())] = False,
+    **given: Any,  # noqa: ANN401  (values of TrainSettings, checked there)
+) -> int:
+    """Train a small model in minutes and see what it does: on Python's own documentation, or on pairs.
+
+    mingyue demo --translate
+
+    Every option of `mingyue train` may be given too.
+    """
+    from mingyue import api
+    from mingyue.cli.options import COMMAND_LINE, one_budget
+    from mingyue.cli.progress import RunScreen
+    from mingyue.cli.screen import write
+    from mingyue.cli.verdict import show_result
+    from mingyue.runtime import seconds_since_process_start
+
+    out = given.pop("out", None) or ("runs/demo-translate" if translate else "runs/demo")
+    settings = TrainSettings().with_flat(COMMAND_LINE, **one_budget(given))
+    waited = seconds_since_process_start()
+    if not translate:
+        with RunScreen() as screen:
+            run = api.text_demo(out, settings, observer=screen, waited=waited)
+        return show_result(run)
+    with RunScreen() as screen:
+        result = api.translate_demo(out, settings, observer=screen, waited=waited)
+    code = show_result(result.run)
+    if code == INTERRUPTED:
+        return code
+    total = len(result.test)
+    write(f"\nOf {total:,} items that it never saw, {result.exact:,} came out exactly ({result.exact / total:.1%}):\n")
+    for source, _, written in result.test[:_SHOWN]:
+        write(f"    {source} → {written}\n")
+    if result.wrong:
+        write("Not right were, among them:\n" if len(result.wrong) > _WRONG else "Not right were:\n")
+        for source, target, written in result.wrong[:_WRONG]:
+            write(f"    {source} → {written}, not {target}\n")
+    folder = shlex.quote(str(result.run.folder))
+    write(f"Now try: mingyue translate {folder} --text 'the third of March, 1987' --text 二〇二四年十二月三十一日\n")
+    return OK
