@@ -19,6 +19,7 @@ EXTRAS = {
     "data": ("pyarrow", "fsspec", "huggingface_hub", "opencc"),
     "hf": ("transformers",),
     "track": ("tensorboard",),
+    "translate": ("sacrebleu",),
 }
 """The importable names behind each extra of pyproject.toml."""
 

@@ -67,9 +67,9 @@ def lively() -> Callable[..., DecoderOnly]:
     def make(kind: str = "rotary", vocab_size: int = 23, seed: int = 0, **changes) -> DecoderOnly:
         config = ModelConfig(**{**SMALL, "vocab_size": vocab_size, **KINDS[kind], **changes})
         model = build_model(config, seed=seed)
-        generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            for name, weight in model.named_parameters():
+            for name, weight in model.named_parameters():  # by name: whatever order they are in
+                generator = torch.Generator().manual_seed(derive_seed(seed, name))
                 noise = torch.randn(weight.shape, generator=generator)
                 gain = name.endswith("norm.weight")
                 weight.copy_(noise * (0.3 if gain or weight.ndim == 1 else 1.5 / weight.shape[1] ** 0.5) + float(gain))

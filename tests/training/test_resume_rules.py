@@ -44,10 +44,16 @@ def other_value(name, settings):
         "tokenizer_size": 999,
         "epochs": 3.0,
         "minutes": 0.03,
+        "tokenizer": "bpe",
+        "recipe": "paper",
+        "select": "bleu",
+        "rotary_base": 500.0,
     }
     if name in special:
         return special[name]
     value = {key: value for group in settings.model_dump().values() for key, value in group.items()}[name]
+    if isinstance(value, tuple):
+        return (*value, "other.txt")
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
@@ -60,15 +66,27 @@ def other_value(name, settings):
     return value + 1
 
 
+_ONE_TO_ONE = {"target": ("other.b",)}
+NEEDS = {
+    "source": _ONE_TO_ONE,
+    "target": {"source": ("other.a",)},
+    "valid_source": {"valid_target": ("valid.b",), "source": ("other.a",), **_ONE_TO_ONE},
+    "valid_target": {"valid_source": ("valid.a",), "source": ("other.a",), **_ONE_TO_ONE},
+    "valid_pairs": {"pairs": ("other.tsv",)},
+}
+"""What else has to be given with a setting, for the settings to be valid."""
+
+
 def test_refused_change_is_named(bench, watcher):
     """T1: what a resumed run cannot follow is an error that names the setting, both values and the reason."""
     run = stopped_at(bench, watcher, 3, steps=6)
     for name in sorted(name for name in FIELDS if not RULES[name].wins):
         value = other_value(name, run.settings)
         with pytest.raises(SettingsError) as caught:
-            run.go(resume=True, settings=run.settings.with_flat(**{name: value}))
-        assert f"{name}: " in caught.value.message
-        assert str(value).strip("[']") in caught.value.message, name
+            run.go(resume=True, settings=run.settings.with_flat(**{name: value}, **NEEDS.get(name, {})))
+        assert f"\n  {name}: " in caught.value.message
+        spelled = ", ".join(value) if isinstance(value, (tuple, list)) else str(value)
+        assert f" → {spelled} (" in caught.value.message, name
         assert RULES[name].why in caught.value.message, name
     assert run.go(resume=True)[1].reason == "finished"  # and a refusal harms nothing
 

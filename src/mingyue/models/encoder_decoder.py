@@ -136,7 +136,7 @@ class EncoderDecoder(nn.Module):
         return [*cast(Iterable[Block], self.encoder.blocks), *cast(Iterable[Block], self.decoder.blocks)]
 
     def new_cache(self, rows: int, *, capacity: int | None = None) -> Cache:
-        """An empty cache for the decoder's self-attention, `capacity` tokens a row (default and at most: the context)."""
+        """An empty cache for the decoder's self-attention, `capacity` tokens a row (default, and most: the context)."""
         config = self.config
         return Cache(
             n_layers=config.n_layers,

@@ -88,6 +88,8 @@ def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, cont
             f"preset {preset} is an encoder-decoder model, which is trained on pairs",
             advice=f"Give pairs (--source and --target), or one of {', '.join(_PRESETS)}.",
         )
+    if settings.n_encoder_layers is not None:
+        raise SettingsError("a model of one text has no encoder: leave --n-encoder-layers out")
     values: dict[str, Any] = _PRESETS[preset] | _given(settings)
     d_model = settings.d_model or 64 * depth
     d_head = settings.d_head or _head_of(d_model, settings.n_heads)

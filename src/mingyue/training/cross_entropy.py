@@ -26,19 +26,20 @@ def linear_cross_entropy(
     `nats` is −Σ log P(target), without a gradient; `objective` has label smoothing ε in it: the target distribution is
     1 − ε on the target plus ε / V on every id (Szegedy et al. 2016). Its gradient can be taken once.
     """
-    return _LinearCrossEntropy.apply(x_NM, weight_VM, targets_N, label_smoothing)  # type: ignore[return-value]
+    wanted = torch.is_grad_enabled() and (x_NM.requires_grad or weight_VM.requires_grad)
+    return _LinearCrossEntropy.apply(x_NM, weight_VM, targets_N, label_smoothing, wanted)  # type: ignore[return-value]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(  # pyrefly: ignore[bad-override]  (the arguments are the function's own)
+    def forward(  # noqa: PLR0917  # pyrefly: ignore[bad-override]  (the arguments are the function's own)
         ctx: Any,  # noqa: ANN401
         x_NM: Tensor,
         weight_VM: Tensor,
         targets_N: Tensor,
         label_smoothing: float,
+        wanted: bool,  # in here autograd is off, and what it needs is told whether it is on or off outside
     ) -> tuple[Tensor, Tensor]:
-        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         n_words = weight_VM.shape[0]
         x_grad_NM = torch.empty_like(x_NM) if wanted else None
         weight_grad_VM = torch.zeros_like(weight_VM) if wanted else None
@@ -76,6 +77,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return objective, nats_alone
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ANN401  # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # noqa: ANN401  # pyrefly: ignore[bad-override]
         x_grad_NM, weight_grad_VM = ctx.saved_tensors
-        return x_grad_NM.mul_(grad), weight_grad_VM.mul_(grad), None, None
+        return x_grad_NM.mul_(grad), weight_grad_VM.mul_(grad), None, None, None

@@ -20,7 +20,7 @@ from mingyue.training.observer import Observer
 from mingyue.training.optimisers import Optimisers, peak_rates
 from mingyue.training.pace import Clock, Pace
 from mingyue.training.plan import Plan, make_plan
-from mingyue.training.resume_rules import changes_between, check_changes
+from mingyue.training.resume_rules import Change, changes_between, check_changes
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.state import RunState, plan_key
 from mingyue.training.step import Stepper
@@ -115,6 +115,9 @@ def start(
         if stepper.scaler is not None and found.state["scaler"] is not None:
             stepper.scaler.load_state_dict(found.state["scaler"])
         caller.clock.add(state.seconds)
+        if _judged_otherwise(changes, settings) and state.best_loss is not None:
+            state.best_loss = None  # two measures cannot be compared
+            tell("Evaluations are judged by another measure from here on: the best step is counted anew.")
     log = MetricsLog(
         folder.metrics, board=Board(folder.tensorboard, from_step=state.step) if settings.run.tensorboard else None
     )
@@ -125,7 +128,7 @@ def start(
         model, batches, settings, folder, runtime, caller, optimisers, stepper, checkpoints, log, pace, plan, state
     )
     if resume:
-        run.write("resume", from_step=state.step, changes=changes)
+        run.write("resume", from_step=state.step, changes=[change.describe() for change in changes])
         if folder.read_settings() != settings:
             folder.write_settings(settings)
     run.set_plan(plan)
@@ -134,7 +137,7 @@ def start(
 
 def _find(
     checkpoints: Checkpoints, settings: TrainSettings, batches: BatchSource, tell: Callable[[str], None]
-) -> tuple[Checkpoint | None, list[str]]:
+) -> tuple[Checkpoint | None, list[Change]]:
     """The checkpoint to go on from, and the changes since it that are allowed, each of them told."""
     if checkpoints.sweep():
         tell("A save that was interrupted left a part behind; it was removed.")
@@ -145,8 +148,7 @@ def _find(
     before = TrainSettings.read(found.state["settings"], source=f"{checkpoints.path(found.step)}")
     changes = changes_between(before, settings)
     check_changes(changes)
-    told = [change.describe() for change in changes]
-    for note in notes + told:
+    for note in (*notes, *(change.describe() for change in changes)):
         tell(note)
     for key, value in batches.identity.items():
         if found.state["data"].get(key) != value:
@@ -154,7 +156,13 @@ def _find(
                 f"the run was made with {key} {found.state['data'].get(key)}, and now it is {value}",
                 advice="The text or the tokenizer has changed: put the old one back, or start a new run.",
             )
-    return found, told
+    return found, changes
+
+
+def _judged_otherwise(changes: list[Change], settings: TrainSettings) -> bool:
+    """Whether an evaluation before the changes says nothing about one after them."""
+    names = {change.name for change in changes}
+    return "select" in names or (settings.pairs.select == "bleu" and "bleu_lines" in names)
 
 
 def _as_before(found: Checkpoint, settings: TrainSettings, runtime: Runtime, tell: Callable[[str], None]) -> Runtime:
