@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from mingyue.config import ModelConfig, TrainSettings
-from mingyue.data import TokenCorpus, TokenShards, TokenView, TokenWriter
+from mingyue.config import EncoderDecoderConfig, ModelConfig, TrainSettings
+from mingyue.data import PairCorpus, PairRows, TokenCorpus, TokenShards, TokenView, TokenWriter
 from mingyue.models import build_model
 from mingyue.runtime import Runtime
 from mingyue.training import Caller, Clock, CorpusBatches, Observer, RunFolder, train
+from mingyue.training.pair_batches import PairBatches
 
 BOS, EOS = 1, 2
 FINGERPRINT = hashlib.sha256(b"a tokenizer").hexdigest()
@@ -150,14 +151,7 @@ class Bench:
         model = build_model(self.config, seed=settings.run.seed)
         if prepare is not None:
             prepare(model)
-        batches = CorpusBatches(
-            self.corpus,
-            context=self.config.context,
-            rows=self.rows,
-            micro_rows=self.micro_rows,
-            seed=settings.run.seed,
-            documents=not settings.data.attend_across_documents,
-        )
+        batches = self.batches(settings)
         folder = RunFolder.open(self.path) if resume else RunFolder.create(self.path, settings)[0]
         with folder:
             result = train(
@@ -171,6 +165,93 @@ class Bench:
                 stop=stop,
             )
         return model, result
+
+    def batches(self, settings):
+        return CorpusBatches(
+            self.corpus,
+            context=self.config.context,
+            rows=self.rows,
+            micro_rows=self.micro_rows,
+            seed=settings.run.seed,
+            documents=not settings.data.attend_across_documents,
+        )
+
+
+class PairBench(Bench):
+    """The same on pairs; `rows` and `micro_rows` are tokens here."""
+
+    def batches(self, settings):
+        return PairBatches(self.corpus, batch_tokens=self.rows, micro_tokens=self.micro_rows, seed=settings.run.seed)
+
+
+@pytest.fixture
+def tiny_pair_config():
+    """A tiny encoder-decoder model's config; keyword arguments change it."""
+
+    def make(**changes):
+        values = {
+            "vocab_size": 23,
+            "context": 16,
+            "d_model": 16,
+            "n_layers": 2,
+            "n_encoder_layers": 1,
+            "n_heads": 2,
+            "n_kv_heads": 2,
+            "d_head": 8,
+            "d_ff": 24,
+        }
+        return EncoderDecoderConfig(**(values | changes))
+
+    return make
+
+
+@pytest.fixture
+def pair_corpus():
+    """Made-up pairs in memory: the target is the source backwards, sometimes with more behind it."""
+
+    def make(train=60, valid=20, vocab=23):
+        random = np.random.default_rng(7)
+
+        def view(count):
+            sources = [random.integers(3, vocab, int(random.integers(1, 9))).tolist() for _ in range(count)]
+            targets = [source[::-1] + source[: int(random.integers(0, 4))] for source in sources]
+            return PairRows.of([[*row, EOS] for row in sources], [[*row, EOS] for row in targets])
+
+        return PairCorpus(
+            train=view(train),
+            valid=view(valid),
+            source_vocab_size=vocab,
+            target_vocab_size=vocab,
+            pad_id=0,
+            bos_id=BOS,
+            eos_id=EOS,
+            valid_target_bytes=500,
+            fingerprint=FINGERPRINT,
+        )
+
+    return make
+
+
+@pytest.fixture
+def pair_bench(tmp_path, tiny_pair_config, pair_corpus, cpu):
+    """A run of a tiny model on pairs; keyword arguments as those of `bench`."""
+    count = 0
+
+    def make(*, config=None, sizes=None, tokens=60, micro_tokens=30, name=None, **settings):
+        nonlocal count
+        count += 1
+        values = {"steps": 12, "evaluate_every": 4, "sample_every": 0, "source": "a", "target": "b"} | settings
+        return PairBench(
+            tmp_path / (name or f"pairs{count}"),
+            tiny_pair_config(**(config or {})),
+            pair_corpus(**(sizes or {})),
+            cpu,
+            TrainSettings.from_flat(**values),
+            rows=tokens,
+            micro_rows=micro_tokens,
+        )
+
+    return make
 
 
 @pytest.fixture
