@@ -186,3 +186,87 @@ def test_rates_given_and_chosen(tiny_config):
     paper = TrainSettings.from_flat(schedule="paper")
     assert peak_rates(paper, wide, 100).adamw == pytest.approx(64**-0.5 * 100**-0.5)
     assert peak_rates(TrainSettings.from_flat(schedule="paper", learning_rate=0.1), wide, 100).adamw == 0.1
+
+
+# --- models of pairs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "group"),
+    [
+        ("source_embedding.weight", 2, "embeddings"),
+        ("encoder.positions.table", 2, "embeddings"),
+        ("decoder.positions.table", 2, "embeddings"),
+        ("encoder.blocks.0.attention.qkv.weight", 2, "matrices"),
+        ("decoder.blocks.0.cross_attention.query.weight", 2, "matrices"),
+        ("decoder.blocks.5.cross_attention.key_value.weight", 2, "matrices"),
+        ("decoder.blocks.5.cross_attention.output.weight", 2, "matrices"),
+        ("decoder.blocks.0.cross_attention_norm.weight", 1, "vectors"),
+        ("encoder.blocks.0.feedforward.inner.bias", 1, "vectors"),
+        ("decoder.final_norm.weight", 1, "vectors"),
+        ("output.bias", 1, "vectors"),
+    ],
+)
+def test_groups_of_an_encoder_and_a_decoder(name, axes, group):
+    assert group_of(name, torch.empty((2,) * axes)) == group
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 1, "feedforward": "swiglu", "source_vocab_size": 31}])
+def test_slices_of_cross_attention(tiny_pair_config, changes):
+    """Keys and values of the memory are two matrices, the query one; and the slices fit every real weight."""
+    config = tiny_pair_config(**changes)
+    keys = 8 * config.n_kv_heads
+    name = "decoder.blocks.1.cross_attention"
+    assert matrix_rows(f"{name}.key_value.weight", torch.empty(2 * keys, 16), config) == (keys, keys)
+    assert matrix_rows(f"{name}.query.weight", torch.empty(16, 16), config) == (16,)
+    assert matrix_rows("encoder.blocks.0.attention.qkv.weight", torch.empty(16 + 2 * keys, 16), config) == (
+        16,
+        keys,
+        keys,
+    )
+    model = build_model(config, seed=1)
+    for each, weight in model.named_parameters():
+        if group_of(each, weight) == "matrices":
+            assert sum(matrix_rows(each, weight, config)) == weight.shape[0], each
+
+
+def test_muon_treats_keys_and_values_of_the_memory_apart(tiny_pair_config):
+    """How the keys move depends on their own gradient alone, as it would not if both halves were one matrix."""
+
+    def moved(factor):
+        model = build_model(tiny_pair_config(), seed=1)
+        weight = model.get_parameter("decoder.blocks.0.cross_attention.key_value.weight")
+        before = weight.detach().clone()
+        optimisers = Optimisers(model, OptimiserSettings(weight_decay=0.0), RATES)
+        give_gradients(model, 1)
+        weight.grad[16:] *= factor
+        optimisers.step()
+        return (weight - before).detach().split(16)
+
+    keys, values = moved(1.0)
+    same_keys, no_values = moved(0.0)
+    assert torch.equal(keys, same_keys)
+    assert keys.norm() > 0 and values.norm() > 0
+    assert no_values.norm() == 0
+
+
+def test_every_weight_of_a_model_of_pairs_is_moved(tiny_pair_config):
+    config = tiny_pair_config(
+        positions="learned", tied_output=False, output_bias=True, source_vocab_size=31, bias_qkv=True, bias_output=True
+    )
+    for optimiser in ("muon", "adamw"):
+        model = build_model(config, seed=1)
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        optimisers = Optimisers(model, OptimiserSettings(optimiser=optimiser), RATES)
+        give_gradients(model, 1)
+        optimisers.step()
+        assert not [name for name, weight in model.named_parameters() if torch.equal(weight, before[name])]
+
+
+def test_compiling_reaches_every_block_of_both_stacks(pair_bench, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(module))  # noqa: PLW0108
+    model, _ = pair_bench(steps=1, compile=True).go()
+    blocks = [*model.encoder.blocks, *model.decoder.blocks]
+    assert len(blocks) == 3
+    assert [id(block) for block in compiled] == [id(block) for block in blocks]
