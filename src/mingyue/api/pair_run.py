@@ -14,7 +14,7 @@ from mingyue.api.outcome import Outcome, judge_course
 from mingyue.bundle import save_bundle
 from mingyue.config import EncoderDecoderConfig, TrainSettings, TranslateSettings
 from mingyue.data import PairCorpus, load_pairs, prepare_pairs
-from mingyue.errors import BundleError, MissingExtraError
+from mingyue.errors import BundleError, MissingExtraError, SettingsError
 from mingyue.generation import translate
 from mingyue.models import EncoderDecoder, Transformer, resolve_pair_config, sizes
 from mingyue.scoring import translation_scores
@@ -68,6 +68,11 @@ class PairRun(Run):
         self._checked = self._validation_lines(
             _BLEU_LINES if settings.pairs.bleu_lines is None else settings.pairs.bleu_lines
         )
+        if settings.pairs.select == "bleu" and not self._checked:
+            raise SettingsError(
+                "choosing the best step by BLEU needs validation pairs, and there are none",
+                advice="Give --valid-source and --valid-target, or a --held-out above 0, or leave --select out.",
+            )
 
     @classmethod
     def of(cls, settings: TrainSettings, place: Place) -> PairRun:
@@ -81,6 +86,7 @@ class PairRun(Run):
             threads=place.runtime.threads,
         )
         assert settings.model.context is not None
+        _check(settings, settings.model.context)
         source_tokenizer, tokenizer, corpus, report = prepare_pairs(
             settings.pairs,
             settings.data,
@@ -97,6 +103,7 @@ class PairRun(Run):
     @classmethod
     def again(cls, settings: TrainSettings, place: Place) -> PairRun:
         """The same for a run that has its pairs prepared. Raises `DataError`."""
+        _check_scorer(settings)
         source_tokenizer, tokenizer, corpus, _ = load_pairs(place.folder.data)
         return cls(settings, place, (source_tokenizer, tokenizer), corpus)
 
@@ -128,16 +135,10 @@ class PairRun(Run):
 
     def prepare(self, model: Transformer, caller: Caller) -> Caller:
         """Translations of validation pairs: to look at, and their BLEU."""
-        chosen = self.settings.pairs.select
-        if chosen == "bleu" and not self._checked:
-            raise MissingExtraError(
-                "choosing the best step by BLEU needs validation pairs and sacrebleu",
-                advice="Install it: pip install 'mingyue[translate]'",
-            )
         if self._checked:
             sources, references = zip(*self._checked, strict=True)
             caller.measure = lambda: {"bleu": translation_scores(self._translate(model, sources), references).bleu}
-            caller.select = "bleu" if chosen == "bleu" else None
+            caller.select = "bleu" if self.settings.pairs.select == "bleu" else None
         if len(self.corpus.valid):
             shown = self._lines(range(min(_SHOWN, len(self.corpus.valid))))
             caller.sample = lambda: _side_by_side(shown, self._translate(model, [source for source, _ in shown]))
@@ -170,7 +171,7 @@ class PairRun(Run):
     def _validation_lines(self, wanted: int) -> list[tuple[str, str]]:
         """Pairs of the validation set, spread evenly over it; none where BLEU cannot be measured."""
         n_pairs = len(self.corpus.valid)
-        if not wanted or not n_pairs or importlib.util.find_spec("sacrebleu") is None:
+        if not wanted or not n_pairs or not _has_scorer():
             return []
         wanted = min(wanted, n_pairs)
         return self._lines([number * n_pairs // wanted for number in range(wanted)])
@@ -189,6 +190,24 @@ class PairRun(Run):
         assert isinstance(model, EncoderDecoder)
         found = translate(model, self.source_tokenizer, self.tokenizer, lines, TranslateSettings(beam=beam))
         return [best[0].text for best in found]
+
+
+def _check(settings: TrainSettings, context: int) -> None:
+    """Refuse what no pairs could make right, before time is spent on reading them."""
+    _check_scorer(settings)
+    resolve_pair_config(settings.model, vocab_size=1 << 16, source_vocab_size=None, context=context)
+
+
+def _check_scorer(settings: TrainSettings) -> None:
+    if settings.pairs.select == "bleu" and not _has_scorer():
+        raise MissingExtraError(
+            "choosing the best step by BLEU needs sacrebleu",
+            advice="Install it: pip install 'mingyue[translate]'",
+        )
+
+
+def _has_scorer() -> bool:
+    return importlib.util.find_spec("sacrebleu") is not None
 
 
 def _side_by_side(pairs: Sequence[tuple[str, str]], translations: Sequence[str]) -> str:

@@ -8,10 +8,10 @@ from mingyue.api.base_run import Place, Run, run_path
 from mingyue.api.model import run_config
 from mingyue.api.outcome import Outcome, judge, measure_copying
 from mingyue.bundle import save_bundle
-from mingyue.config import GenerateSettings, TrainSettings
+from mingyue.config import GenerateSettings, ModelSettings, TrainSettings
 from mingyue.data import Baselines, TokenCorpus, baselines, fit_context, load_corpus, prepare_corpus
 from mingyue.generation import generate
-from mingyue.models import DecoderOnly, Transformer
+from mingyue.models import DecoderOnly, Transformer, resolve_config
 from mingyue.models.sizes import sizes
 from mingyue.text import Tokenizer
 from mingyue.training import Caller, CorpusBatches, TrainResult
@@ -47,6 +47,7 @@ class TextRun(Run):
     def of(cls, settings: TrainSettings, place: Place) -> TextRun:
         """Everything before the first step: text, tokenizer, sizes. Raises `MingyueError`s of the data."""
         observer = place.observer
+        _check(settings.model)
         tokenizer, corpus, report = prepare_corpus(
             settings.data, settings.tokenizer, place.folder.data, progress=observer.on_progress
         )
@@ -115,6 +116,13 @@ class TextRun(Run):
         wanted = GenerateSettings(max_new_tokens=_SAMPLE_TOKENS, seed=seed, samples=samples)
         written = generate(model, self.tokenizer, [prompt], wanted, starts_with_bos=self.corpus.starts_with_bos)
         return [prompt + one.text for one in written]
+
+
+def _check(model: ModelSettings) -> None:
+    """Refuse what no text could make right, before time is spent on reading it."""
+    if model.depth is None and model.d_model is None:  # heads cannot be checked against a width that is not chosen yet
+        model = model.replace(n_heads=None, n_kv_heads=None, d_head=None)
+    resolve_config(model, vocab_size=1 << 16, depth=model.depth or 1, context=model.context or DEFAULT_CONTEXT)
 
 
 def _complete(settings: TrainSettings, corpus: TokenCorpus, place: Place) -> TrainSettings:
