@@ -13,7 +13,7 @@ from mingyue.config import TrainSettings
 from mingyue.data.demo_pairs import demo_pairs
 from mingyue.errors import DataError
 from mingyue.files import explain_os_error, write_text_atomically
-from mingyue.training import Observer
+from mingyue.training import Clock, Observer
 
 TRANSLATE_MINUTES = 2.5
 TEXT_MINUTES = 1.4
@@ -62,6 +62,7 @@ def translate_demo(
     The pairs are left in `<out>-pairs`. `settings` given by themselves win over those of the demonstration. Raises as
     `train` does.
     """
+    clock = Clock(waited)  # the pairs are made in the user's time too
     settings = settings or TrainSettings()
     given = {name for group in settings.model_fields_set for name in getattr(settings, group).model_fields_set}
     seed = settings.run.seed
@@ -80,7 +81,7 @@ def translate_demo(
         **({} if {"minutes", "steps", "epochs"} & given else {"minutes": TRANSLATE_MINUTES}),
     }
     settings = settings.with_flat(**{name: value for name, value in values.items() if name not in given})
-    run = train(settings, observer=observer, waited=waited)
+    run = train(settings, observer=observer, waited=clock.seconds())
     if run.training.reason == "stopped":
         return TranslateDemo(run, ())
     written = load_translator(run.folder, device=settings.run.device).translate([source for source, _ in test], beam=1)
