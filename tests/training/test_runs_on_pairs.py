@@ -1,4 +1,4 @@
-"""Exact resume on pairs, and how the best step is chosen there."""
+"""Runs on pairs: exact resume, how the best step is chosen, budgets, and where numbers went wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import random
 import pytest
 import torch
 
-from mingyue.training import StopRequests, changed_settings, read_log
+from mingyue.errors import TrainingError
+from mingyue.training import Clock, StopRequests, changed_settings, read_log
 
 TIMES = {"seconds", "tokens_per_second", "evaluation_seconds"}
 
@@ -173,3 +174,68 @@ def test_another_measure_on_a_resume_counts_the_best_anew(pair_bench, watcher, b
     again = watcher()  # said once
     run.go(resume=True, settings=changed_settings(run.settings, {"select": after}), watcher=again)
     assert not any("counted anew" in note for note in again.notes)
+
+
+# --- the rest of a run ------------------------------------------------------------------------------------------------
+
+
+def test_epochs_are_passes_over_the_pairs(pair_bench):
+    """Two epochs show every target twice, whatever the batches hold."""
+    run = pair_bench(steps=None, epochs=2.0)
+    _, result = run.go()
+    assert result.tokens == 2 * int(run.corpus.train.target_lengths.sum())
+
+
+def test_minutes_hold_with_measuring_in_them(pair_bench):
+    """A budget in minutes on a clock that steps and measuring move: both are part of it."""
+    now = [0.0]
+
+    def forward(*_):
+        now[0] += 0.1
+
+    def measure():
+        now[0] += 1.5
+        return {"bleu": 1.0}
+
+    run = pair_bench(steps=None, minutes=1.0, evaluate_every=None, micro_tokens=60)
+    _, result = run.go(
+        clock=Clock(now=lambda: now[0]),
+        prepare=lambda model: model.embedding.register_forward_hook(forward),
+        measure=measure,
+    )
+    assert result.reason == "finished"
+    assert result.seconds == pytest.approx(60, rel=0.05)
+    assert result.step > 60
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("encoder.blocks.0.attention.qkv", "encoder.blocks.0.attention.query"),
+        ("encoder.blocks.0.feedforward.inner", "encoder.blocks.0.feedforward.inner"),
+        ("decoder.blocks.0.attention.qkv", "decoder.blocks.0.attention.query"),
+        ("decoder.blocks.1.cross_attention.query", "decoder.blocks.1.cross_attention.query"),
+        ("decoder.blocks.1.feedforward.inner", "decoder.blocks.1.feedforward.inner"),
+    ],
+)
+def test_an_overflow_names_the_layer_of_its_stack(pair_bench, name, place):
+    """T11: finite weights, an overflow in one of the two stacks: the first place where it shows is named."""
+
+    def prepare(model):
+        with torch.no_grad():
+            weight = model.get_parameter(f"{name}.weight")
+            weight.copy_(torch.where(weight > 0, 3e38, -3e38))
+
+    run = pair_bench(steps=2)
+    with pytest.raises(TrainingError) as caught:
+        run.go(prepare=prepare)
+    assert f"the output of {place}" in caught.value.message
+    assert "step 1" in caught.value.message
+
+
+def test_pairs_and_text_do_not_go_through_the_other_model(pair_bench, bench):
+    pairs, text = pair_bench(), bench()
+    pairs.config, text.config = text.config, pairs.config
+    for run in (pairs, text):
+        with pytest.raises(TypeError, match="does not read a"):
+            run.go()
