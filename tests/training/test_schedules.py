@@ -49,7 +49,7 @@ def test_paper_is_its_formula():
 @given(st.sampled_from(KINDS), st.integers(1, 300), st.integers(0, 300), st.floats(0, 1), st.floats(0, 1))
 def test_rate_is_above_zero_at_every_step(kind, total, warmup, decay_share, final_share):
     """T8: no step is wasted at rate 0, none is above the peak, warm-up may be 0 or all steps or more."""
-    warmup = warmup_steps(float(warmup), total) if warmup else 0
+    warmup = warmup_steps(kind, float(warmup), total) if warmup else 0
     values = rates(kind, total, warmup, decay_share=decay_share, final_share=final_share)
     assert all(0 < value <= 1 + 1e-12 for value in values)
     rising = values[:warmup]
@@ -67,8 +67,10 @@ def test_warm_up_of_all_steps(kind):
 
 def test_warm_up_is_a_share_or_a_number():
     """T8: below 1 a share (at least a step of it), from 1 on steps, never more than there are."""
-    assert warmup_steps(0.1, 100) == 10
-    assert warmup_steps(0.02, 10) == 1
-    assert warmup_steps(0.0, 10) == 0
-    assert warmup_steps(1.0, 100) == 1
-    assert warmup_steps(250.0, 100) == 100
+    assert warmup_steps("wsd", 0.1, 100) == 10
+    assert warmup_steps("wsd", 0.02, 10) == 1
+    assert warmup_steps("wsd", 0.0, 10) == 0
+    assert warmup_steps("wsd", 1.0, 100) == 1
+    assert warmup_steps("wsd", 250.0, 100) == 100
+    # The paper's curve has its shape from the length of its warm-up: a shorter run is its beginning.
+    assert warmup_steps("paper", 4000.0, 100) == 4000

@@ -170,7 +170,9 @@ def make_plan(
                 f"and a step takes {pace.step_seconds:.2f} s",
                 advice="Give more --minutes, or a smaller model, batch or text.",
             )
-    warm = warmup_steps(schedule.warmup, total) if warmup is None else min(warmup, total)
+    kind = schedule.schedule
+    warm = warmup_steps(kind, schedule.warmup, total) if warmup is None else warmup
+    warm = warm if kind == "paper" else min(warm, total)
     cadence = Cadence(run, sizes, in_minutes=minutes is not None)
     every = cadence.every(total)
     return Plan(

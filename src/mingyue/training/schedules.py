@@ -8,10 +8,14 @@ from typing import Literal
 ScheduleKind = Literal["wsd", "cosine", "paper", "constant"]
 
 
-def warmup_steps(warmup: float, total_steps: int) -> int:
-    """Length of the warm-up: a share of all steps below 1, a number of steps from 1 on; never more than all steps."""
+def warmup_steps(kind: ScheduleKind, warmup: float, total_steps: int) -> int:
+    """Length of the warm-up: a share of all steps below 1, a number of steps from 1 on.
+
+    Never more than all steps; but in the paper's schedule the rate of every step hangs on the length of its warm-up,
+    and a run that ends before it is the beginning of the same curve.
+    """
     wanted = math.ceil(warmup * total_steps) if warmup < 1 else round(warmup)
-    return min(wanted, total_steps)
+    return wanted if kind == "paper" else min(wanted, total_steps)
 
 
 def decay_start(kind: ScheduleKind, total_steps: int, warmup: int, decay_share: float) -> int:
