@@ -20,7 +20,9 @@ def verdict(
     tmp_path: Path, loss: float | None, course: list[float], *, steps: int = 1000, simple: Baselines = SIMPLE
 ) -> Outcome:
     metrics = tmp_path / "metrics.jsonl"
-    lines: list[dict[str, Any]] = [{"event": "evaluate", "heldout_loss": value} for value in course]
+    lines: list[dict[str, Any]] = [
+        {"event": "evaluate", "step": 10 * number, "heldout_loss": value} for number, value in enumerate(course, 1)
+    ]
     metrics.write_text("".join(json.dumps(line) + "\n" for line in [{"event": "train"}, *lines]), encoding="utf-8")
     evaluation = None if loss is None else Evaluation(nats=100 * loss, tokens=100, bytes_per_token=1.0)
     result = types.SimpleNamespace(evaluation=evaluation, step=steps, weights_step=steps)
@@ -43,7 +45,7 @@ def test_between_unigram_and_bigram_is_learning_that_is_not_done(tmp_path: Path)
 def test_a_loss_that_grows_again_is_overfitting_and_says_both_numbers(tmp_path: Path) -> None:
     outcome = verdict(tmp_path, 1.5, [2.0, 1.5, 1.7])
     assert outcome.verdict == "overfitting"
-    assert "1.500" in outcome.sentences[1]
+    assert "best at step 20 (1.500)" in outcome.sentences[1]  # whichever step is kept
     assert "1.700" in outcome.sentences[1]
 
 

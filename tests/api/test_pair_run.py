@@ -19,7 +19,7 @@ from mingyue.api import RunResult, pair_run
 from mingyue.api.base_run import run_path
 from mingyue.config import TrainSettings
 from mingyue.errors import CheckpointError, DataError, MingyueError, MissingExtraError, SettingsError
-from mingyue.training import Observer, RunFolder, read_log
+from mingyue.training import Checkpoints, Observer, RunFolder, loop, read_log
 
 TINY = {
     "d_model": 32, "n_layers": 1, "n_heads": 2, "d_ff": 64, "context": 32, "batch_tokens": 256, "tokenizer": "char",
@@ -292,6 +292,8 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"preset": "gpt2"}, "preset gpt2 is a decoder-only model"),
         ({"window": 8}, "leave --window out"),
         ({"d_model": 33, "n_heads": 4}, "d_model 33 is not a multiple of n_heads 4"),
+        ({"separator": "line"}, "leave --separator out"),
+        ({"sample_prompt": "The ", "attend_across_documents": False}, "--attend-across-documents, --sample-prompt out"),
         ({"sources": ("text.txt",)}, "there is text to train on .*text.txt"),
     ],
 )
@@ -311,6 +313,8 @@ def test_pairs_refuse_what_is_for_text(
         ({"preset": "translate-small"}, "preset translate-small is an encoder-decoder model"),
         ({"preset": "paper-base"}, "preset paper-base is an encoder-decoder model"),
         ({"n_encoder_layers": 2}, "leave --n-encoder-layers out"),
+        ({"select": "bleu"}, "leave --select out"),
+        ({"shared_vocabulary": False, "bleu_lines": 3}, "leave --shared-vocabulary, --bleu-lines out"),
         ({"d_model": 33, "n_heads": 4}, "d_model 33 is not a multiple of n_heads 4"),
     ],
 )
@@ -354,3 +358,26 @@ def test_compressed_sides(tmp_path: Path) -> None:
         for name, these in (("plain", files), ("packed", packed))
     )
     assert same(weights(one.folder), weights(two.folder))
+
+
+def test_a_resume_refuses_what_is_for_text(run: RunResult) -> None:
+    with pytest.raises(SettingsError, match="leave --sample-prompt out"):
+        mingyue.resume(run.folder, sample_prompt="a", steps=99)
+
+
+def test_the_bundle_says_what_was_averaged(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Section 6.1: a model that is a mean says of which steps."""
+
+    def as_good(checkpoints: Checkpoints, last: int) -> tuple[dict[str, torch.Tensor], list[int]]:
+        return checkpoints.load(10).model, checkpoints.steps()[-last:]
+
+    monkeypatch.setattr(loop, "average_weights", as_good)
+    for last, mean in ((1, []), (3, [8, 9, 10])):
+        result = mingyue.train(
+            **files, out=str(tmp_path / f"run{last}"), average_last=last, checkpoint_every=1, bleu_lines=0,
+            learning_rate=1e-4, muon_learning_rate=1e-4, **TINY,
+        )  # fmt: skip
+        card = json.loads((result.model_folder / "training.json").read_text(encoding="utf-8"))
+        assert card.get("averaged_steps", []) == list(result.training.averaged) == mean

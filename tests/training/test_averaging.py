@@ -92,6 +92,7 @@ def test_the_end_of_a_run_takes_the_mean_if_it_is_no_worse(request, watcher, kin
     assert f"{losses[1]:.4f}" in note
     assert note.endswith("the mean is kept." if taken else "the single one is kept.")
     assert seen.evaluations[-1].evaluation == result.evaluation
+    assert result.averaged == (tuple(steps) if taken else ())
 
 
 @pytest.mark.parametrize("worse", [True, False])
@@ -108,6 +109,7 @@ def test_both_ends(bench, watcher, monkeypatch, worse):
     seen = watcher()
     model, result = run.go(watcher=seen)
     assert all(torch.equal(weight, plain.state_dict()[name]) for name, weight in model.state_dict().items())
+    assert result.averaged == (() if worse else (1, 2, 3))
     assert any(note.endswith(f"the {'single one' if worse else 'mean'} is kept.") for note in seen.notes)
     assert result.evaluation.loss == pytest.approx(loss_of(run, plain.state_dict()), rel=1e-6)
 

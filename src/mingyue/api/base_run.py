@@ -140,12 +140,10 @@ class Run(ABC):
             "verdict": outcome.verdict,
             **self.card(),
         }
+        if result.averaged:
+            card["averaged_steps"] = list(result.averaged)
         if result.evaluation is not None:
-            card |= {
-                "heldout_loss": result.evaluation.loss,
-                "heldout_tokens": result.evaluation.tokens,
-                "bits_per_byte": result.evaluation.bits_per_byte,
-            }
+            card |= result.evaluation.numbers()
         return card
 
 

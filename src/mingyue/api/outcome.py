@@ -56,16 +56,17 @@ def judge_course(result: TrainResult, metrics: Path, *, uniform: float) -> Outco
     if evaluation.tokens < _FEW:
         return Outcome("not measured", (f"Only {evaluation.tokens} tokens are held out: too few to tell anything.",))
     loss = evaluation.loss
-    course = [line["heldout_loss"] for line in read_log(metrics) if line["event"] == "evaluate"]
-    course = [value for value in course if value is not None]
+    lines = [line for line in read_log(metrics) if line["event"] == "evaluate" and line["heldout_loss"] is not None]
+    course = [line["heldout_loss"] for line in lines]
     if loss >= uniform:
         reason = f"Held-out loss {loss:.3f} is no better than a uniform guess ({uniform:.3f})."
         advice = "Lower the learning rates (--learning-rate, --muon-learning-rate) or train longer."
         return Outcome("diverged" if result.step > 100 else "not learning", (reason, advice))
     against = f"Held-out loss {loss:.3f} nats per token; a uniform guess has {uniform:.3f}."
     if course and course[-1] > _OVERFIT * min(course):
+        lowest = lines[course.index(min(course))]["step"]  # not always the step that is kept: BLEU may choose that one
         grown = (
-            f"The held-out loss was best at step {result.weights_step:,} ({min(course):.3f}) and has grown since "
+            f"The held-out loss was best at step {lowest:,} ({min(course):.3f}) and has grown since "
             f"({course[-1]:.3f}): the model began to learn the training text by heart. The best weights are kept."
         )
         return Outcome("overfitting", (against, grown, "More text, a smaller --depth, or --dropout 0.1 helps."))

@@ -8,12 +8,15 @@ from pathlib import Path
 from mingyue.api.base_run import Place, Run, RunResult, run_path
 from mingyue.api.pair_run import PairRun
 from mingyue.api.text_run import TextRun
-from mingyue.config import TrainSettings
+from mingyue.config import PairSettings, TrainSettings
 from mingyue.errors import CheckpointError, DataError, SettingsError, TrainingError
 from mingyue.runtime import Runtime, choose_runtime
 from mingyue.training import Clock, Observer, RunFolder, changed_settings, measure_peak, read_log
 from mingyue.training.recipes import with_recipe
 from mingyue.training.resume_rules import changes_between, check_changes
+
+_FOR_TEXT = ("separator", "field", "attend_across_documents", "window", "sample_prompt")
+_FOR_PAIRS = ("n_encoder_layers", *PairSettings.model_fields)
 
 
 def train(
@@ -36,6 +39,7 @@ def train(
             f"there is text to train on ({settings.data.sources[0]}) and there are pairs: a run has one of the two",
             advice="Leave out the one or the other.",
         )
+    _refuse_other_kind(settings)
     runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
     folder, notes = RunFolder.create(run_path(settings), settings)
     with folder:
@@ -69,6 +73,7 @@ def resume(
         old = opened.read_settings()
         settings = changed_settings(old, {**(changes or {}), **given})
         check_changes(changes_between(old, settings))
+        _refuse_other_kind(settings)
         _refuse_if_done(opened, old, settings)
         runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
         for note in runtime.notes:
@@ -90,6 +95,20 @@ def resume(
 
 def _kind(settings: TrainSettings) -> type[TextRun] | type[PairRun]:
     return PairRun if settings.pairs.given else TextRun
+
+
+def _refuse_other_kind(settings: TrainSettings) -> None:
+    """What was asked for is never ignored. Raises `SettingsError` for settings that this kind of run has no use for."""
+    kind, other, names = ("pairs", "text", _FOR_TEXT) if settings.pairs.given else ("text", "pairs", _FOR_PAIRS)
+    changed = [
+        name
+        for group in type(settings).model_fields
+        for name, field in type(getattr(settings, group)).model_fields.items()
+        if name in names and getattr(getattr(settings, group), name) != field.default
+    ]
+    if changed:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+        raise SettingsError(f"a run on {kind} has no use for what is for {other}: leave {options} out")
 
 
 def _place(folder: RunFolder, runtime: Runtime, clock: Clock, observer: Observer) -> Place:

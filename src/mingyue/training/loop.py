@@ -96,17 +96,21 @@ class _Loop:
         if self._saved_step != state.step:
             self._save()
         weights_step, evaluation = state.step, self._latest
+        averaged: list[int] = []
         if judged:
             weights_step = self._take_best()
             if evaluation is None or run.plan.evaluate_tokens is not None or weights_step != state.step:
                 evaluation = self._measure(None)
             if run.settings.run.average_last > 1:
-                evaluation = self._take_average(evaluation)
+                evaluation, averaged = self._take_average(evaluation)
             self._observer.on_evaluate(
                 EvaluationReport(weights_step, self._clock.seconds(), evaluation, best=True, final=True)
             )
-        run.write("end", reason=reason, weights_step=weights_step, **_numbers(evaluation))
-        return TrainResult(reason, state.step, weights_step, evaluation, run.plan, state.tokens, self._clock.seconds())
+        run.write("end", reason=reason, weights_step=weights_step, **(evaluation.numbers() if evaluation else {}))
+        seconds = self._clock.seconds()
+        return TrainResult(
+            reason, state.step, weights_step, evaluation, run.plan, state.tokens, seconds, tuple(averaged)
+        )
 
     # --- what happens in it -----------------------------------------------------------------------------------------
 
@@ -143,7 +147,7 @@ class _Loop:
         best = self._state.judge(evaluation.loss if chosen_by is None else -measures[chosen_by])
         self._latest = evaluation
         seconds = run.pace.evaluation = self._clock.seconds() - start
-        run.write("evaluate", **_numbers(evaluation), **measures, evaluation_seconds=round(seconds, 3), best=best)
+        run.write("evaluate", **evaluation.numbers(), **measures, evaluation_seconds=round(seconds, 3), best=best)
         self._observer.on_evaluate(
             EvaluationReport(self._state.step, self._clock.seconds(), evaluation, best, measures=measures)
         )
@@ -206,15 +210,18 @@ class _Loop:
             return self._state.step
         return best
 
-    def _take_average(self, before: Evaluation) -> Evaluation:
-        """Put the mean of the last checkpoints into the model, if it predicts no worse; returns its evaluation."""
+    def _take_average(self, before: Evaluation) -> tuple[Evaluation, list[int]]:
+        """Put the mean of the last checkpoints into the model, if it predicts no worse.
+
+        Returns the evaluation of what the model then holds, and the steps that went into it: none if it is no mean.
+        """
         run = self._run
         kept = {name: weight.clone() for name, weight in clean_state(run.model).items()}
         try:
             average, steps = average_weights(run.checkpoints, run.settings.run.average_last)
         except DamagedCheckpointError as error:
             self._observer.on_note(f"{error.message}. Nothing is averaged.")
-            return before
+            return before, []
         load_clean_state(run.model, average)
         after = self._measure(None)
         taken = after.loss <= before.loss
@@ -223,10 +230,10 @@ class _Loop:
             f"{which} has a held-out loss of {after.loss:.4f}, the best single one {before.loss:.4f}: "
             f"{'the mean' if taken else 'the single one'} is kept."
         )
-        run.write("average", steps=steps, taken=taken, **_numbers(after))
+        run.write("average", steps=steps, taken=taken, **after.numbers())
         if not taken:
             load_clean_state(run.model, kept)
-        return after if taken else before
+        return (after, steps) if taken else (before, [])
 
     # --- questions --------------------------------------------------------------------------------------------------
 
@@ -286,13 +293,3 @@ class _Loop:
         if caller.flops_per_token is None or not caller.peak_flops:
             return None
         return caller.flops_per_token * tokens_per_second / caller.peak_flops
-
-
-def _numbers(evaluation: Evaluation | None) -> dict[str, Any]:
-    if evaluation is None:
-        return {}
-    return {
-        "heldout_loss": evaluation.loss,
-        "heldout_tokens": evaluation.tokens,
-        "bits_per_byte": evaluation.bits_per_byte,
-    }

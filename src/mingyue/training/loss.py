@@ -114,6 +114,10 @@ class Evaluation:
         """e to the loss."""
         return math.exp(min(self.loss, 700.0))
 
+    def numbers(self) -> dict[str, float]:
+        """What the log says of it."""
+        return {"heldout_loss": self.loss, "heldout_tokens": self.tokens, "bits_per_byte": self.bits_per_byte}
+
 
 def evaluate(
     model: Transformer, batches: Iterable[AnyBatch], runtime: Runtime, *, bytes_per_token: float

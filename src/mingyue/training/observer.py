@@ -54,14 +54,14 @@ class EvaluationReport:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended. The model holds the weights of `weights_step`."""
+    """How a run ended. The model holds the weights of `weights_step`, or the mean of those of `averaged`."""
 
     reason: Reason
     """finished: the plan is done; patience: no better evaluation for long; stopped: on request, and saved."""
     step: int
     """Steps taken."""
     weights_step: int
-    """The step whose weights the model now holds: the best evaluated one; when stopped, the last."""
+    """The step of the best single weights, by evaluation; when stopped, the last."""
     evaluation: Evaluation | None
     """Of those weights, on all held-out text; when stopped, the latest evaluation; None without held-out text."""
     plan: Plan
@@ -70,6 +70,8 @@ class TrainResult:
     """Targets seen in training."""
     seconds: float
     """Time of the run, without the time between stop and resume."""
+    averaged: tuple[int, ...] = ()
+    """Steps whose mean the model holds; none = the weights of `weights_step`."""
 
 
 class Observer:
