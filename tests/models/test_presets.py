@@ -156,11 +156,14 @@ def resolve_pairs(source_vocab_size: int | None = None, **given_settings) -> Enc
     )
 
 
-def test_the_default_for_pairs_is_small_and_modern():
-    config = resolve_pairs()
+def test_the_default_for_pairs_is_small_with_norms_first():
+    config, paper = resolve_pairs(), resolve_pairs(preset="paper-base")
     assert config == resolve_pairs(preset="translate-small")
-    assert (config.positions, config.norm_placement, config.final_norm, config.qk_norm) == ("rotary", "pre", True, True)
-    assert (config.d_model, config.n_layers, config.n_encoder_layers) == (256, 3, 3)
+    assert (config.norm_placement, config.final_norm) == ("pre", True)
+    for size in ("d_model", "d_ff", "n_layers", "n_encoder_layers"):
+        assert 2 * getattr(config, size) <= getattr(paper, size), size
+    assert config.n_encoder_layers == config.n_layers
+    assert config.d_head * config.n_heads == config.d_model
     assert config.tied_output
     assert config.source_vocab_size is None
     assert resolve_pairs(source_vocab_size=70).source_vocab_size == 70
@@ -225,7 +228,7 @@ def test_presets_of_one_text_are_refused_for_pairs_and_the_other_way_round(prese
         ({"window": 5}, "a sliding window is for models of one text"),
         ({"n_heads": 6, "n_kv_heads": 4, "d_model": 60}, "n_heads 6 is not a multiple of n_kv_heads 4"),
         ({"n_heads": 3, "d_model": 64}, "d_model 64 is not a multiple of n_heads 3"),
-        ({"d_head": 15}, "d_head 15 must be even"),
+        ({"d_head": 15, "positions": "rotary"}, "d_head 15 must be even"),
     ],
 )
 def test_sizes_of_pairs_that_contradict_each_other_are_named(wrong, words):

@@ -52,13 +52,14 @@ def test_text_without_a_recipe_keeps_every_default():
 @pytest.mark.parametrize("source", [PAIRS, {"pairs": "a.tsv"}])
 def test_pairs_are_smoothed_and_cut_into_bpe_and_nothing_else(source):
     settings = TrainSettings.from_flat(**source)
-    assert differences(settings, with_recipe(settings)) == {"label_smoothing": 0.1, "tokenizer": "bpe"}
+    changed = differences(settings, with_recipe(settings))
+    assert changed == {"label_smoothing": 0.1, "tokenizer": "bpe", "tokenizer_size": 4096}
 
 
 # Each value is the default of its setting: given all the same, so it wins.
 GIVEN = {
     "optimiser": "muon", "beta2": 0.95, "adam_eps": 1e-10, "weight_decay": 0.1, "clip": 1.0, "label_smoothing": 0.0,
-    "schedule": "wsd", "warmup": 0.02, "average_last": 1, "tokenizer": "char",
+    "schedule": "wsd", "warmup": 0.02, "average_last": 1, "tokenizer": "char", "tokenizer_size": 8192,
 }  # fmt: skip
 
 
