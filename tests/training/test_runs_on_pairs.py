@@ -7,8 +7,10 @@ import random
 import pytest
 import torch
 
+from mingyue.config import TrainSettings
 from mingyue.errors import TrainingError
 from mingyue.training import Clock, StopRequests, changed_settings, read_log
+from mingyue.training.recipes import with_recipe
 
 TIMES = {"seconds", "tokens_per_second", "evaluation_seconds"}
 
@@ -231,6 +233,20 @@ def test_an_overflow_names_the_layer_of_its_stack(pair_bench, name, place):
         run.go(prepare=prepare)
     assert f"the output of {place}" in caught.value.message
     assert "step 1" in caught.value.message
+
+
+def test_the_paper_recipe_in_a_short_run_is_the_beginning_of_its_curve(pair_bench):
+    """Equation 3: d_model^-0.5 · n · 4000^-1.5 at step n of the warm-up, however soon the run ends; Adam alone."""
+    run = pair_bench(steps=6)
+    run.settings = with_recipe(
+        TrainSettings.from_flat(recipe="paper", steps=6, evaluate_every=6, source="a", target="b")
+    )
+    run.go()
+    lines = [line for line in read_log(run.path / "metrics.jsonl") if line["event"] == "train"]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert all("muon_learning_rate" not in line for line in lines)
+    expected = [16**-0.5 * number * 4000**-1.5 for number in range(1, 7)]
+    assert [line["learning_rate"] for line in lines] == pytest.approx(expected)
 
 
 def test_pairs_and_text_do_not_go_through_the_other_model(pair_bench, bench):
