@@ -27,14 +27,27 @@ def shortened(command: str) -> list[str]:
     """The arguments after `mingyue`, with a long budget replaced by a few steps of a tiny model."""
     arguments = shlex.split(command)
     assert arguments[0] == "mingyue", command
+    tiny = ["--steps", "3", "--context", "32", "--batch-tokens", "64"]
+    of_pairs = ["--d-model", "16", "--n-heads", "2", "--n-layers", "1", "--tokenizer-size", "300"]
     budget = {
-        "train": ["--steps", "3", "--depth", "1", "--context", "32", "--batch-tokens", "64"],
+        "train": [*tiny, *(of_pairs if "--source" in arguments else ["--depth", "1"])],
         "resume": ["--steps", "5"],
     }
     if "--minutes" in arguments:
         at = arguments.index("--minutes")
         arguments[at : at + 2] = budget[arguments[1]]
+    if arguments[1] == "demo":
+        arguments += ["--steps", "2", "--d-model", "16", "--n-heads", "2", "--n-layers", "1"]
     return arguments[1:]
+
+
+def write_pairs() -> None:
+    """Small files under the names that the README gives them."""
+    for name, count in {"train": 60, "val": 6, "test": 4}.items():
+        for side, word in {"en": "poem", "de": "Gedicht"}.items():
+            lines = "".join(f"{name} {word} {number * number}\n" for number in range(count))
+            Path(f"{name}.{side}").write_text(lines, encoding="utf-8")
+    Path("input.txt").write_text("train poem 7\n\ntest poem 9\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", READMES)
@@ -45,12 +58,14 @@ def test_every_command_of_the_readme_runs(
     monkeypatch.setenv("MINGYUE_DATA", str(tmp_path / "data"))
     poems = "\n\n".join(f"床前明月光，疑是地上霜。举头望明月，低头思故乡。第{number}首" for number in range(60))
     Path("poems.txt").write_text(poems, encoding="utf-8")
+    write_pairs()
     found = commands(name)
-    assert len(found) >= 8
+    assert len(found) >= 12
     for command in found:
         code = main(shortened(command))
         shown = capsys.readouterr()
         assert code == 0, f"{command}\n{shown.out}\n{shown.err}"
+    assert Path("output.txt").read_text(encoding="utf-8").count("\n") == 3
     for block in blocks(name, "python"):
         exec(compile(block, name, "exec"), {})
 

@@ -50,7 +50,7 @@ _PAIR_PRESETS: dict[str, dict[str, Any]] = {
     "paper-base": {**_PAPER, "d_model": 512, "n_layers": 6, "n_heads": 8, "d_ff": 2048, "dropout": 0.1},
     "paper-big": {**_PAPER, "d_model": 1024, "n_layers": 6, "n_heads": 16, "d_ff": 4096, "dropout": 0.3},
     # The paper's model at the size of a small corpus, but with norms before the sub-layers (it takes a high rate from
-    # the first step), fewer biases, and the dropout that 30,000 pairs need.
+    # the first step), and the dropout that 30,000 pairs need.
     "translate-small": {
         **_PAPER,
         "d_model": 192,
@@ -59,7 +59,6 @@ _PAIR_PRESETS: dict[str, dict[str, Any]] = {
         "d_ff": 768,
         "norm_placement": "pre",
         "final_norm": True,
-        "bias_feedforward": False,
         "dropout": 0.3,
     },
 }
