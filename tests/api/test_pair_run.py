@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import json
 import random
+import re
 import shutil
 import signal
 import tomllib
@@ -147,12 +148,15 @@ def test_stopped_and_resumed_equals_never_stopped(
 ) -> None:
     """T2: Ctrl-C in the second epoch, then `mingyue.resume`: the weights of a run never stopped; usable in between."""
     options = {
-        **files, **TINY, **changes, "dropout": 0.2, "micro_batch_tokens": 128, "batch_tokens": 400, "steps": 14,
+        **files, **TINY, **changes, "dropout": 0.2, "micro_batch_tokens": 128, "batch_tokens": 400, "steps": 10,
         "bleu_lines": 0, "average_last": 2, "checkpoint_every": 3,
     }  # fmt: skip
     whole = mingyue.train(**options, out=str(tmp_path / "whole"))
-    stopped = mingyue.train(**options, out=str(tmp_path / "run"), observer=Listener(stop_after=11))
-    assert (stopped.training.reason, stopped.training.step) == ("stopped", 11)
+    listener = Listener(stop_after=8)
+    stopped = mingyue.train(**options, out=str(tmp_path / "run"), observer=listener)
+    epoch = next(re.search(r"an epoch has (\d+) steps", note) for note in listener.notes if "an epoch has" in note)
+    assert epoch is not None and 4 < int(epoch[1]) < 8
+    assert (stopped.training.reason, stopped.training.step) == ("stopped", 8)
     assert mingyue.load_translator(stopped.folder).translate("abc", beam=1)[0][0].text is not None
     resumed = mingyue.resume(stopped.folder)
     assert resumed.training.reason == "finished"

@@ -41,12 +41,13 @@ def test_killed_and_resumed_equals_never_stopped(pair_bench, watcher, killed, op
         "schedule": schedule,
         "label_smoothing": 0.1,
         "checkpoint_every": 4,
-        "steps": 26,
+        "steps": 15,
         "average_last": 2,
+        "sizes": {"train": 35, "valid": 8},
     }
     whole, broken = pair_bench(**options, name="whole"), pair_bench(**options, name="broken")
     epoch = whole.batches(whole.settings).sizes.windows
-    assert 6 < epoch < 13  # more than two of them
+    assert 4 <= epoch <= 7  # more than two of them
     never_stopped, result = whole.go()
     moments = [*sorted(random.Random(schedule).sample(range(1, epoch), 1)), epoch + epoch // 2]
     for number, moment in enumerate(moments):
@@ -193,7 +194,7 @@ def test_minutes_hold_with_measuring_in_them(pair_bench):
     now = [0.0]
 
     def forward(*_):
-        now[0] += 0.1
+        now[0] += 0.25
 
     def measure():
         now[0] += 1.5
@@ -207,7 +208,7 @@ def test_minutes_hold_with_measuring_in_them(pair_bench):
     )
     assert result.reason == "finished"
     assert result.seconds == pytest.approx(60, rel=0.05)
-    assert result.step > 60
+    assert result.step > 30
 
 
 @pytest.mark.parametrize(
