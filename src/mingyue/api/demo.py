@@ -26,9 +26,11 @@ _SMALL: dict[str, object] = {
     "d_model": 128,
     "n_layers": 2,
     "n_heads": 4,
+    "positions": "rotary",
+    "qk_norm": True,
     "dropout": 0.0,
     "label_smoothing": 0.0,
-    "batch_tokens": 4096,
+    "batch_tokens": 1024,
     "context": 128,
     "bleu_lines": 0,
 }
