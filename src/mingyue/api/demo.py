@@ -15,7 +15,7 @@ from mingyue.errors import DataError
 from mingyue.files import explain_os_error, write_text_atomically
 from mingyue.training import Clock, Observer
 
-TRANSLATE_MINUTES = 2.5
+TRANSLATE_MINUTES = 2.8
 TEXT_MINUTES = 1.4
 _PAIRS, _VALID, _TEST = 60_000, 1_000, 1_000
 _TEXT = "python-docs"
