@@ -17,7 +17,13 @@ SIMPLE = Baselines(uniform=5.0, unigram=3.0, bigram=2.0, train_targets=1000, hel
 
 
 def verdict(
-    tmp_path: Path, loss: float | None, course: list[float], *, steps: int = 1000, simple: Baselines = SIMPLE
+    tmp_path: Path,
+    loss: float | None,
+    course: list[float],
+    *,
+    steps: int = 1000,
+    simple: Baselines = SIMPLE,
+    epochs: float = 3.0,
 ) -> Outcome:
     metrics = tmp_path / "metrics.jsonl"
     lines: list[dict[str, Any]] = [
@@ -26,7 +32,7 @@ def verdict(
     metrics.write_text("".join(json.dumps(line) + "\n" for line in [{"event": "train"}, *lines]), encoding="utf-8")
     evaluation = None if loss is None else Evaluation(nats=100 * loss, tokens=100, bytes_per_token=1.0)
     result = types.SimpleNamespace(evaluation=evaluation, step=steps, weights_step=steps)
-    return judge(cast(TrainResult, result), metrics, simple)
+    return judge(cast(TrainResult, result), metrics, simple, epochs=epochs)
 
 
 def test_better_than_a_bigram_model_and_falling_is_learning(tmp_path: Path) -> None:
@@ -77,3 +83,10 @@ def test_a_handful_of_held_out_tokens_tells_nothing(tmp_path: Path) -> None:
     outcome = judge(cast(TrainResult, result), metrics, SIMPLE)
     assert outcome.verdict == "not measured"
     assert "3 tokens" in outcome.sentences[0]
+
+
+def test_nothing_is_learned_by_heart_before_it_is_seen_twice(tmp_path: Path) -> None:
+    outcome = verdict(tmp_path, 1.5, [2.0, 1.5, 1.7], epochs=0.5)
+    assert outcome.verdict == "learning"
+    assert "1.700" in outcome.sentences[1]
+    assert "by heart" not in " ".join(outcome.sentences)

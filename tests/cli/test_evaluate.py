@@ -160,3 +160,22 @@ def test_a_model_of_one_text_is_sent_to_score(run, files, tmp_path):
     code, out, err = run("evaluate", str(folder), *files(["a"], ["b"]))
     assert (code, out) == (2, "")
     assert "mingyue score" in err
+
+
+def test_no_file_of_the_test_set_is_written_over(run, model, files):
+    named = files(["one"], ["eins"])
+    for name in (named[1], named[3]):
+        before = Path(name).read_bytes()
+        code, _, err = run("evaluate", model, *named, "--output", name)
+        assert code == 2
+        assert "would be lost" in err
+        assert Path(name).read_bytes() == before
+
+
+def test_a_broken_record_is_told_without_options_that_are_not_there(run, model, tmp_path):
+    """D7: `evaluate` leaves no record out."""
+    (tmp_path / "test.jsonl").write_text('{"source": "a", "target": "b"}\n{"source": "a"}\n', encoding="utf-8")
+    code, _, err = run("evaluate", model, "--pairs", str(tmp_path / "test.jsonl"))
+    assert code == 2
+    assert "line 2" in err
+    assert "--skip-bad" not in err

@@ -341,3 +341,48 @@ def test_every_setting_is_an_option_and_the_form_of_the_lines_is_told(run):
     for name in mingyue.TranslateSettings.model_fields:
         assert f"--{name.replace('_', '-')}" in out
     assert "number ||| translation ||| score" in " ".join(re.sub("[│╭╮╰╯]", " ", out).split())
+
+
+# --- what must not be lost --------------------------------------------------------------------------------------------
+
+
+def test_an_output_that_is_also_read_is_refused(run, model, tmp_path):
+    """The file that is read would be replaced: however it is spelled."""
+    source = tmp_path / "in.txt"
+    source.write_text("one\n", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    for name in (str(source), str(tmp_path / "folder" / ".." / "in.txt")):
+        code, _, err = run("translate", model, "--source", str(source), "--output", name)
+        assert code == 2
+        assert "would be lost" in err
+    assert source.read_text(encoding="utf-8") == "one\n"
+
+
+def test_an_output_that_has_no_place_is_refused_before_any_work(run, model, tmp_path, pipe):
+    pipe(b"one\n")
+    code, _, err = run("translate", model, "--output", str(tmp_path / "none" / "out.txt"))
+    assert code == 2
+    assert f"there is no folder {tmp_path / 'none'}" in err
+    code, _, err = run("translate", model, "--output", str(tmp_path))
+    assert code == 2
+    assert "is a folder" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", [("--temperature", "0.5"), ("--top-k", "3"), ("--top-p", "0.5")])
+def test_what_only_draws_use_is_refused_where_nothing_is_drawn(run, model, option):
+    code, _, err = run("translate", model, "--text", "a", *option)
+    assert code == 2
+    assert "give sample" in err
+    assert run("translate", model, "--text", "a", "--sample", *option)[0] == 0
+
+
+def test_no_option_is_advised_that_the_verb_does_not_have(run, model, tmp_path):
+    """D4: a damaged file, in a verb that cannot leave lines out."""
+    (tmp_path / "in.txt").write_bytes("床前明月光\n".encode() * 20 + b"\xff\n")
+    code, _, err = run("translate", model, "--source", str(tmp_path / "in.txt"))
+    assert code == 2
+    assert "line 21" in err
+    assert "--skip-bad" not in err
+    code, _, err = run("translate", model, "--source", str(tmp_path / "in.txt"), "--skip-bad")
+    assert code == 2

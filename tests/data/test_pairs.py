@@ -310,3 +310,28 @@ def test_hidden_files_of_a_folder_are_no_pairs(write, tmp_path):
     write("p/.hidden", "x")
     with pytest.raises(DataError, match=r"1 read, 1 left out \(1 × empty source\)"):
         list(read_pairs(PairSettings(pairs=str(tmp_path / "p")), DataSettings(), PairReport(), "train"))
+
+
+def test_a_table_without_a_header_shows_its_first_pair(records):
+    """A header in columns that were named by number would be a pair: the user sees it."""
+    pairs, report = records("a.tsv", "en\tde\none\teins\n", source_field="1", target_field="2")
+    assert len(pairs) == 2
+    assert any("'en' → 'de'" in note for note in report.notes)
+    _, report = records("b.tsv", "source\ttarget\none\teins\n")
+    assert not report.notes
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"source": ["a"]}, ("source names 1", "target 0")),
+        ({"valid_source": ["a", "b"], "valid_target": ["c"]}, ("valid_source names 2", "valid_target 1")),
+        ({"source": ["a"], "target": ["b"], "pairs": ["c"]}, ("pairs too",)),
+        ({"valid_pairs": ["a"]}, ("none to train on",)),
+        ({"pairs": ["a"], "source_field": "x", "target_field": "x"}, ("both 'x'",)),
+    ],
+)
+def test_files_that_do_not_go_together_are_refused(given, names):
+    with pytest.raises(SettingsError) as refused:
+        PairSettings.read(given, source="the settings")
+    assert all(name in refused.value.message for name in names)

@@ -117,6 +117,11 @@ class Run(ABC):
         self.save(model, self._card(result, outcome))
         return RunResult(place.folder.path, place.folder.model, result, outcome, of_pairs=settings.pairs.given)
 
+    def epochs(self, result: TrainResult) -> float:
+        """Passes over the training text that were made."""
+        step = self.batches.sizes
+        return result.step * step.rows / step.windows
+
     def expected_time(self) -> str:
         """The budget in words, in minutes by this machine's speed."""
         budget, step = self.settings.budget, self.batches.sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,9 +37,9 @@ class Outcome:
         return replace(self, texts=texts)
 
 
-def judge(result: TrainResult, metrics: Path, simple: Baselines) -> Outcome:
-    """Compare the final held-out loss with simple models, and the course of the run with itself."""
-    found = judge_course(result, metrics, uniform=simple.uniform)
+def judge(result: TrainResult, metrics: Path, simple: Baselines, *, epochs: float = math.inf) -> Outcome:
+    """Compare the final held-out loss with simple models, and the course of the run with itself (`judge_course`)."""
+    found = judge_course(result, metrics, uniform=simple.uniform, epochs=epochs)
     if found.verdict not in ("learning", "overfitting") or result.evaluation is None:
         return found
     loss = result.evaluation.loss
@@ -48,8 +49,11 @@ def judge(result: TrainResult, metrics: Path, simple: Baselines) -> Outcome:
     return replace(found, sentences=(_against_bigram(loss, simple), *found.sentences[1:]))
 
 
-def judge_course(result: TrainResult, metrics: Path, *, uniform: float) -> Outcome:
-    """Compare the final held-out loss with a uniform guess (in nats), and the course of the run with itself."""
+def judge_course(result: TrainResult, metrics: Path, *, uniform: float, epochs: float = math.inf) -> Outcome:
+    """Compare the final held-out loss with a uniform guess (in nats), and the course of the run with itself.
+
+    `epochs`: passes over the training text; before the first is over, nothing can have been learned by heart.
+    """
     evaluation = result.evaluation
     if evaluation is None:
         return Outcome("not measured", ("No held-out text was measured: what was learned cannot be told.",))
@@ -65,11 +69,14 @@ def judge_course(result: TrainResult, metrics: Path, *, uniform: float) -> Outco
     against = f"Held-out loss {loss:.3f} nats per token; a uniform guess has {uniform:.3f}."
     if course and course[-1] > _OVERFIT * min(course):
         lowest = lines[course.index(min(course))]["step"]  # not always the step that is kept: BLEU may choose that one
-        grown = (
-            f"The held-out loss was best at step {lowest:,} ({min(course):.3f}) and has grown since "
-            f"({course[-1]:.3f}): the model began to learn the training text by heart. The best weights are kept."
-        )
-        return Outcome("overfitting", (against, grown, "More text, a smaller --depth, or --dropout 0.1 helps."))
+        best, last = f"{min(course):.3f}", f"{course[-1]:.3f}"
+        grown = f"The held-out loss was best at step {lowest:,} ({best}) and has grown since ({last})"
+        if epochs < 1:
+            noisy = f"{grown}. Nothing was seen twice yet, so this is the noise of a short run: train longer."
+            return Outcome("learning", (against, noisy))
+        by_heart = f"{grown}: the model began to learn the training text by heart. The best weights are kept."
+        advice = "In a new run, more text, a smaller model or more --dropout helps."
+        return Outcome("overfitting", (against, by_heart, advice))
     return Outcome("learning", (against, *_still_falling(course)))
 
 

@@ -26,7 +26,7 @@ from mingyue.training.pair_batches import PairBatches
 
 DEFAULT_PAIR_CONTEXT = 256
 _BATCH_TOKENS = 2048
-_BLEU_LINES = 200
+_BLEU_LINES = 100
 _SHOWN = 3  # translations that a sample shows
 
 
@@ -146,7 +146,8 @@ class PairRun(Run):
 
     def judge(self, model: Transformer, result: TrainResult) -> Outcome:
         """Against a uniform guess; and translations to look at."""
-        outcome = judge_course(result, self.place.folder.metrics, uniform=math.log(self.config.vocab_size))
+        uniform = math.log(self.config.vocab_size)
+        outcome = judge_course(result, self.place.folder.metrics, uniform=uniform, epochs=self.epochs(result))
         if result.reason == "stopped" or not len(self.corpus.valid):
             return outcome
         shown = self._lines(range(min(_SHOWN, len(self.corpus.valid))))

@@ -88,7 +88,7 @@ class TextRun(Run):
 
     def judge(self, model: Transformer, result: TrainResult) -> Outcome:
         """Against simple models of the same text; and how much the model copies."""
-        outcome = judge(result, self.place.folder.metrics, self.baselines)
+        outcome = judge(result, self.place.folder.metrics, self.baselines, epochs=self.epochs(result))
         if result.reason != "stopped":
             texts = self._write(model, "", seed=self.settings.run.seed, samples=4)
             outcome = measure_copying(outcome, texts, self.tokenizer, self.corpus)

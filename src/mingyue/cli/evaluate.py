@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import remark, show, stderr, table, write_json
@@ -64,6 +65,7 @@ def evaluate(
         raise SettingsError("there is no test set", advice="Give --source and --target, or --pairs.")
     if pairs is not None and (source is not None or target is not None):
         raise SettingsError("--pairs and --source or --target are given", advice="Give the test set in one way.")
+    check_output(output, source, target, pairs)
 
     from mingyue import api
 
@@ -104,7 +106,7 @@ def _read_lines(source: str, target: str, encoding: str | None) -> tuple[list[st
     if source == target == "-":
         raise DataError("`-` is given twice, but standard input can be read only once")
     report = ReadReport()
-    sources, references = list(read_lines(source, encoding, report)), list(read_lines(target, encoding, report))
+    sources, references = (list(read_lines(name, encoding, report, offers_skipping=False)) for name in (source, target))
     for note in report.notes:
         remark(note)
     if len(sources) != len(references):
@@ -125,7 +127,7 @@ def _read_records(
 
     asked = PairSettings(pairs=(pairs,), source_field=source_field, target_field=target_field, keep_duplicates=True)
     report = ReadReport()
-    found = list(read_pairs(asked, DataSettings(encoding=encoding), report, "train"))
+    found = list(read_pairs(asked, DataSettings(encoding=encoding), report, "train", offers_skipping=False))
     for reason, count in report.dropped.items():
         remark(f"Left out: {count:,} × {reason} (first: {report.examples[reason]}).")
     for note in report.notes:

@@ -29,11 +29,15 @@ def asked_lines() -> Iterator[str]:
         import readline  # noqa: F401  (its import gives `input` a history)
     while True:
         try:
-            yield input("> " if sys.stdout.isatty() else "")
+            line = input("> " if sys.stdout.isatty() else "")
         except EOFError:
             if sys.stdout.isatty():
                 write("\n")
             return
+        if any("\ud800" <= character <= "\udfff" for character in line):
+            remark("This line is not text in the encoding of the terminal: nothing was translated.")
+            continue
+        yield line
 
 
 def piped_lines(encoding: str | None) -> Iterator[str]:
@@ -72,6 +76,25 @@ def _decoded(decoder: codecs.IncrementalDecoder, data: bytes, number: int, codec
 def _bare(line: str, number: int) -> str:
     line = line.removeprefix("\ufeff") if number == 1 else line
     return line.removesuffix("\r")
+
+
+def check_output(output: str | None, *inputs: str | None) -> None:
+    """Refuse, before any work, an output that cannot be written or that is also read.
+
+    Raises `SettingsError` where `output` is a folder, lies in a folder that does not exist, or is one of the inputs.
+    """
+    if output is None:
+        return
+    path = Path(output)
+    if path.is_dir():
+        raise SettingsError(f"--output {output} is a folder", advice="Name a file.")
+    if not path.parent.is_dir():
+        raise SettingsError(f"--output {output}: there is no folder {path.parent}", advice="Make it first.")
+    for name in inputs:
+        if name is not None and name != "-" and path.exists() and Path(name).exists() and path.samefile(name):
+            raise SettingsError(
+                f"--output {output} is the file that is read: it would be lost", advice="Choose another place."
+            )
 
 
 class Screen:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from mingyue.cli.lines import LineFile, Screen, asked_lines, in_pieces, piped_lines
+from mingyue.cli.lines import LineFile, Screen, asked_lines, check_output, in_pieces, piped_lines
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import remark, stderr
@@ -64,6 +64,7 @@ def translate(
     inside a translation becomes a space. Lines end at \n or \r\n alone.
     """
     settings = TranslateSettings.read(given, source=COMMAND_LINE)
+    check_output(output, source)
     lines, typed = _lines(text, source, encoding)
 
     from mingyue import api
@@ -105,7 +106,7 @@ def _file_lines(source: str, encoding: str | None) -> Iterator[str]:
     from mingyue.data import ReadReport, read_lines
 
     report = ReadReport()
-    for number, line in enumerate(read_lines(source, encoding, report)):
+    for number, line in enumerate(read_lines(source, encoding, report, offers_skipping=False)):
         if not number:
             for note in report.notes:
                 remark(note)

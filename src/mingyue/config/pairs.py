@@ -41,7 +41,7 @@ class PairSettings(Settings):
     keep_duplicates: bool = False
     """Keep pairs that occurred before, word for word on both sides."""
     bleu_lines: Annotated[int, Field(ge=0)] | None = None
-    """Validation pairs translated (greedily) for BLEU at each evaluation; 0 = none; none = up to 200."""
+    """Validation pairs translated (greedily) for BLEU at each evaluation; 0 = none; none = up to 100."""
     select: Literal["loss", "bleu"] = "loss"
     """Which measure on the validation pairs decides what the best step is."""
 
@@ -55,13 +55,17 @@ class PairSettings(Settings):
         for one, other in (("source", "target"), ("valid_source", "valid_target")):
             has, wants = getattr(self, one), getattr(self, other)
             if len(has) != len(wants):
-                raise ValueError(f"{len(has)} files of {one} and {len(wants)} of {other}: they go in pairs")
+                raise ValueError(
+                    f"{one} names {len(has)} and {other} {len(wants)}: each file of the one needs its file of the other"
+                )
         if self.pairs and self.source:
-            raise ValueError("give source and target, or pairs, not both")
+            raise ValueError("source and target are given, and pairs too: leave one out")
         if self.valid_pairs and self.valid_source:
-            raise ValueError("give valid_source and valid_target, or valid_pairs, not both")
+            raise ValueError("valid_source and valid_target are given, and valid_pairs too: leave one out")
         if (self.valid_source or self.valid_pairs) and not self.given:
-            raise ValueError("validation pairs are given, and no pairs to train on (source and target, or pairs)")
+            raise ValueError("there are validation pairs, and none to train on: give source and target, or pairs")
+        if self.pairs and self.source_field == self.target_field:
+            raise ValueError(f"source_field and target_field are both {self.source_field!r}: a pair has two sides")
         if self.select == "bleu" and self.bleu_lines == 0:
             raise ValueError("select bleu needs bleu_lines above 0")
         return self

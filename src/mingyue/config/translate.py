@@ -19,9 +19,10 @@ class TranslateSettings(Settings):
     extra_tokens: Annotated[int, Field(ge=0)] = 50
     """A translation has at most so many tokens more than its source."""
     n_best: Annotated[int, Field(ge=1)] = 1
-    """Translations given for each line, the best first; at most the beam."""
+    """Translations given for each line: the best first, at most as many as the beam; with sample, as they are drawn."""
     sample: bool = False
-    """Draw each token from the model's distribution instead of searching; n_best then counts the draws."""
+    """Draw each token from the model's distribution instead of searching; beam and length_penalty then do nothing, and
+    n_best counts the draws."""
     temperature: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 1.0
     """With sample: divides the logits; 0 = always the likeliest token."""
     top_k: Annotated[int, Field(ge=0)] = 0
@@ -37,4 +38,6 @@ class TranslateSettings(Settings):
     def _check(self) -> Self:
         if not self.sample and self.n_best > self.beam:
             raise ValueError(f"n_best {self.n_best} is above beam {self.beam}: no more hypotheses than that are kept")
+        if not self.sample and (self.temperature != 1.0 or self.top_k or self.top_p != 1.0):
+            raise ValueError("temperature, top_k and top_p change what is drawn: give sample, or leave them out")
         return self

@@ -67,8 +67,10 @@ class _Fault:
     byte: int
 
 
-def find_encoding(name: str, open_bytes: Opener, given: str | None = None, *, skip_bad: bool = False) -> Encoding:
-    """The encoding of a file, after looking at all of it.
+def find_encoding(
+    name: str, open_bytes: Opener, given: str | None = None, *, skip_bad: bool = False, offers_skipping: bool = True
+) -> Encoding:
+    """The encoding of a file, after looking at all of it. `offers_skipping`: errors may advise --skip-bad.
 
     Raises `NotTextError` for binary content, `UndecodableError` (file, line, byte, the flag to use) where the encoding
     is not certain, `SettingsError` where `given` is not an encoding.
@@ -88,7 +90,7 @@ def find_encoding(name: str, open_bytes: Opener, given: str | None = None, *, sk
     fault = _scan(open_bytes, "utf-8")
     if fault is None:
         return Encoding("utf-8", "utf-8")
-    return _detected(name, open_bytes, fault, skip_bad=skip_bad)
+    return _detected(name, open_bytes, fault, skip_bad=skip_bad, offers_skipping=offers_skipping)
 
 
 def read_text(name: str, open_bytes: Opener, encoding: Encoding) -> Iterator[str]:
@@ -140,7 +142,7 @@ def _checked(name: str, open_bytes: Opener, encoding: Encoding, *, skip_bad: boo
     )
 
 
-def _detected(name: str, open_bytes: Opener, fault: _Fault, *, skip_bad: bool) -> Encoding:
+def _detected(name: str, open_bytes: Opener, fault: _Fault, *, skip_bad: bool, offers_skipping: bool) -> Encoding:
     sample = _sample(open_bytes, fault.offset)
     if b"\x00" in sample or fault.kind == "nul":
         for codec in detect.plausible_wide(sample):
@@ -151,10 +153,8 @@ def _detected(name: str, open_bytes: Opener, fault: _Fault, *, skip_bad: bool) -
     if detect.is_damaged_utf8(sample):
         if skip_bad:
             return _checked(name, open_bytes, Encoding("utf-8", "utf-8 with bytes that do not fit"), skip_bad=True)
-        raise UndecodableError(
-            f"{place}, though the text around it is",
-            advice="Repair the file, or leave out the documents that cannot be read with --skip-bad.",
-        )
+        skipping = ", or leave out the documents that cannot be read with --skip-bad" if offers_skipping else ""
+        raise UndecodableError(f"{place}, though the text around it is", advice=f"Repair the file{skipping}.")
     names, certain = detect.plausible(sample)
     if certain and _scan(open_bytes, names[0]) is None:
         return Encoding(names[0], f"{names[0]} (detected)")

@@ -16,6 +16,7 @@ _DEFAULTS = tuple(PairSettings.model_fields[name].default for name in ("source_f
 _ADVICE = "Name the two sides with --source-field and --target-field."
 _FIELD_LIMIT = (1 << 31) - 1
 _ABSENT = object()
+_SHOWN = 40  # characters of a text in a note
 
 
 class Sides(NamedTuple):
@@ -136,6 +137,8 @@ def _columns(rows: Iterable[tuple[int, list[str]]], name: str, fields: Fields, b
             places, first, width = found, line, len(row)
             if header:
                 continue
+            one, other = (row[place][:_SHOWN] for place in places)
+            bad.report.note(f"{name} has no header that names the sides; its first pair is {one!r} → {other!r}")
         if len(row) == width:
             yield Sides(row[places[0]], row[places[1]], line)
         else:

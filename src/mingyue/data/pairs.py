@@ -43,23 +43,35 @@ def read_lines(
     report: ReadReport,
     *,
     skip_bad: bool = False,
+    offers_skipping: bool = True,
     progress: Progress | None = None,
 ) -> Iterator[str]:
     r"""The lines of a text file, of a .gz file, or of standard input ("-"), without their ends, one after the other.
 
     `encoding` None: UTF-8, or detected and told in `report`. A line end at the end of the file begins no further line;
-    a byte-order mark is no character. `skip_bad`: bytes that do not fit stay in the line as lone surrogates.
+    a byte-order mark is no character. `skip_bad`: bytes that do not fit stay in the line as lone surrogates;
+    `offers_skipping`: errors may advise to ask for it.
 
     Raises `DataError` for what cannot be read, `SettingsError` for an encoding that does not exist.
     """
     source = _one_file(str(path), report)
     yield from _lines(
-        source, DataSettings(encoding=encoding, skip_bad=skip_bad), report, _Gauge([source], progress).of(0)
+        source,
+        DataSettings(encoding=encoding, skip_bad=skip_bad),
+        report,
+        _Gauge([source], progress).of(0),
+        offers_skipping=offers_skipping,
     )
 
 
 def read_pairs(
-    settings: PairSettings, data: DataSettings, report: ReadReport, part: Part, progress: Progress | None = None
+    settings: PairSettings,
+    data: DataSettings,
+    report: ReadReport,
+    part: Part,
+    progress: Progress | None = None,
+    *,
+    offers_skipping: bool = True,
 ) -> Iterator[Pair]:
     """The pairs to train on, or the validation pairs, in order. Of `data` the encoding and skip_bad are used.
 
@@ -70,7 +82,7 @@ def read_pairs(
     record that cannot be read (line, what was found; unless `data.skip_bad`), and when no pair is left (how many were
     read, and why they went).
     """
-    bad = BadRecords(report, data.skip_bad)
+    bad = BadRecords(report, data.skip_bad, offers_skipping)
     names = _names(settings, part)
     if settings.pairs if part == "train" else settings.valid_pairs:
         files = expand_sources(names, report)
@@ -192,7 +204,8 @@ def _record_pairs(
         _refuse_other_kinds(file)
     gauge = _Gauge(files, progress)
     for at, file in enumerate(files):
-        lines = (line + "\n" for line in _lines(file, data, report, gauge.of(at)))
+        raw = _lines(file, data, report, gauge.of(at), offers_skipping=bad.offers)
+        lines = (line + "\n" for line in raw)
         for sides in pair_records(file.kind, lines, file.name, fields, bad):
             yield Pair(sides.source, sides.target, f"{file.name}:{sides.line}")
 
@@ -213,9 +226,18 @@ def _refuse_other_kinds(file: Source) -> None:
         )
 
 
-def _lines(source: Source, data: DataSettings, report: ReadReport, advance: Callable[[int], None]) -> Iterator[str]:
+def _lines(
+    source: Source,
+    data: DataSettings,
+    report: ReadReport,
+    advance: Callable[[int], None],
+    *,
+    offers_skipping: bool = True,
+) -> Iterator[str]:
     with opened(source) as open_bytes:
-        encoding = find_encoding(source.name, open_bytes, data.encoding, skip_bad=data.skip_bad)
+        encoding = find_encoding(
+            source.name, open_bytes, data.encoding, skip_bad=data.skip_bad, offers_skipping=offers_skipping
+        )
         report.files += 1
         report.count_encoding(encoding.label)
         if encoding.label.endswith("(detected)"):

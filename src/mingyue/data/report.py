@@ -100,14 +100,17 @@ class BadRecords:
 
     report: ReadReport
     skip: bool
+    offers: bool = True
+    """Whether the error may advise --skip-bad: not every verb that reads records can leave some out."""
 
     def __call__(self, reason: str, where: str, message: str, advice: str | None = None) -> None:
         """Raise `DataError`, or count the record under `reason`."""
         if self.skip:
             self.report.drop(reason, where)
             return
-        offer = "--skip-bad leaves such records out and counts them."
-        raise DataError(f"{where}: {message}", advice=offer if advice is None else f"{advice} {offer}")
+        offer = "--skip-bad leaves such records out and counts them." if self.offers else None
+        parts = [part for part in (advice, offer) if part]
+        raise DataError(f"{where}: {message}", advice=" ".join(parts) or None)
 
 
 def readable(name: str) -> str:
