@@ -306,3 +306,10 @@ def test_one_head_of_cross_attention_can_be_silenced(translator):
     model.decoder.blocks[1].cross_attention.output.weight[:, 12:18] = 0
     assert_close(edited, model(random_ids(2, 5), random_ids(2, 4)))
     assert not torch.allclose(edited, before, atol=1e-3)
+
+
+def test_targets_that_cannot_be_shared_out_among_the_sources_are_refused(translator):
+    model = translator()
+    memory = model.remember(model.encode(torch.tensor([[3, 4], [5, 6]])))
+    with pytest.raises(ValueError, match="3 targets cannot be shared out among 2 source texts"):
+        model.hidden(torch.tensor([[1], [1], [1]]), memory)

@@ -113,8 +113,11 @@ class EncoderDecoder(nn.Module):
         """ids_BT → x_BTM, what the output layer reads; no token sees what stands after it.
 
         ids may have K rows for each row of the memory: rows b·K … b·K + K − 1 are K targets of source text b.
-        Positions and cache as in `DecoderOnly.hidden`. Raises `ValueError` for a position outside the context.
+        Positions and cache as in `DecoderOnly.hidden`. Raises `ValueError` for a position outside the context,
+        and for ids whose rows no K fits.
         """
+        if len(ids_BT) % memory.rows:
+            raise ValueError(f"{len(ids_BT)} targets cannot be shared out among {memory.rows} source texts")
         positions_BT, attend = place(ids_BT, self.config.context, positions_BT=positions_BT, attend=None, cache=cache)
         n_tokens = ids_BT.shape[1]
         n_keys = n_tokens if cache is None else cache.n_keys

@@ -47,8 +47,8 @@ _PAPER: dict[str, Any] = {
     "initialisation": "xavier",
 }
 _PAIR_PRESETS: dict[str, dict[str, Any]] = {
-    "paper-base": {**_PAPER, "d_model": 512, "n_layers": 6, "n_heads": 8, "d_ff": 2048, "dropout": 0.1},
-    "paper-big": {**_PAPER, "d_model": 1024, "n_layers": 6, "n_heads": 16, "d_ff": 4096, "dropout": 0.3},
+    "paper-base": {**_PAPER, "d_model": 512, "n_layers": 6, "n_heads": 8, "dropout": 0.1},
+    "paper-big": {**_PAPER, "d_model": 1024, "n_layers": 6, "n_heads": 16, "dropout": 0.3},
     # The paper's model at the size of a small corpus, but with norms before the sub-layers (it takes a high rate from
     # the first step), and the dropout that 30,000 pairs need.
     "translate-small": {
@@ -56,7 +56,6 @@ _PAIR_PRESETS: dict[str, dict[str, Any]] = {
         "d_model": 192,
         "n_layers": 3,
         "n_heads": 6,
-        "d_ff": 768,
         "norm_placement": "pre",
         "final_norm": True,
         "dropout": 0.3,

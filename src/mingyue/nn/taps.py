@@ -25,6 +25,9 @@ An encoder-decoder model has `encoder.` or `decoder.` in front of all but `logit
     decoder.blocks.i.cross_attention.*  as attention.*; its keys and values are of the S places of the source text
     decoder.blocks.i.crossed       x_BTM      the residual stream between cross-attention and feed-forward
 
+Where several targets of one source text are read side by side (K rows for each row of the memory), cross-attention sees
+them as one row of K·T queries: its query, scores, weights and heads have K·T where T stands.
+
 Asking for scores or weights makes attention take its explicit path; all else leaves the fused one in place.
 """
 
