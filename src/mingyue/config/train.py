@@ -44,7 +44,7 @@ class TokenizerSettings(Settings):
     tokenizer: str | None = None
     """char, bpe, byte, or the path of a tokenizer.json; none = char for text, bpe for pairs."""
     tokenizer_size: Annotated[int, Field(ge=259)] = 8192
-    """Vocabulary of a bpe tokenizer (256 bytes and 3 special ids among them)."""
+    """Vocabulary of a bpe tokenizer (256 bytes and 3 special ids among them); for pairs 4096 where nothing is given."""
     min_count: Positive = 1
     """char: a character seen fewer times is spelled in bytes."""
 
