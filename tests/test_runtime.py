@@ -107,3 +107,14 @@ def test_seconds_since_the_process_started_count_imports_too():
 def test_importing_the_runtime_imports_no_torch_and_changes_nothing():
     code = "import sys, mingyue.runtime; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_numbers_that_fade_away_count_as_nothing_on_every_thread():
+    """CPUs are many times slower in numbers below 1e-38, where the momentum of a dead unit ends after 2,000 steps."""
+    code = (
+        "import torch; from mingyue.runtime import choose_runtime; choose_runtime('cpu', None, 2);"
+        "fading = torch.full((1 << 20,), 1.5e-38);"
+        "print(int((fading * 0.25).count_nonzero()), int((fading * 1.0).count_nonzero()))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["0", str(1 << 20)]

@@ -61,6 +61,9 @@ def choose_runtime(device: str | None = None, dtype: str | None = None, threads:
     chosen = _choose_device(device)
     threads = threads or available_cores()
     torch.set_num_threads(threads)
+    # What fades (a momentum of a weight that gets no gradient any more) passes through numbers below 1e-38, in which
+    # CPUs compute many times slower: they count as 0 here. Threads inherit it from the one that starts them.
+    torch.set_flush_denormal(True)
     fast_bf16 = chosen.type == "cuda" and torch.cuda.is_bf16_supported()
     if dtype is None:
         number = torch.bfloat16 if fast_bf16 else torch.float32
