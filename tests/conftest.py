@@ -14,7 +14,7 @@ settings.load_profile("untimed")
 
 @pytest.fixture(autouse=True)
 def _whole_arithmetic() -> Iterator[None]:
-    """Choosing a runtime flushes numbers below 1e-38 to 0; Hypothesis, which draws such numbers, refuses to work then."""
+    """Choosing a runtime flushes numbers below 1e-38 to 0; Hypothesis, which draws such numbers, refuses then."""
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_flush_denormal(False)
