@@ -119,6 +119,7 @@ class PairRun(Run):
             source,
             target,
             logits=config.vocab_size < CHUNKED_VOCABULARY,
+            recompute=self.settings.batch.recompute,
         ).total
         of_epoch = batches.sizes.windows
         return [

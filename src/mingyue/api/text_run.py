@@ -68,7 +68,10 @@ class TextRun(Run):
         config, batches, settings = self.config, self._batches, self.settings
         counted = sizes(config)
         memory = counted.training_bytes(
-            settings.optimiser.optimiser, batches.micro_rows, logits=config.vocab_size < CHUNKED_VOCABULARY
+            settings.optimiser.optimiser,
+            batches.micro_rows,
+            logits=config.vocab_size < CHUNKED_VOCABULARY,
+            recompute=settings.batch.recompute,
         ).total
         return [
             f"model: {counted.parameters:,} parameters ({counted.parameters_without_embeddings:,} in the blocks): "

@@ -83,11 +83,11 @@ class PairSizes(Counted):
         *,
         bytes_per_number: int = FP32_BYTES,
         logits: bool = True,
+        recompute: bool = False,
     ) -> int:
         """Bytes that a forward pass of `rows` pairs keeps for its backward pass: an estimate for one micro-batch.
 
-        `logits`: with the log-probabilities over the vocabulary and their gradient (not, where the loss is taken in
-        pieces).
+        `logits` and `recompute` as in `Sizes.activation_bytes`.
         """
         config = self.config
         source_tokens, target_tokens = self._lengths(source_tokens, target_tokens)
@@ -105,9 +105,17 @@ class PairSizes(Counted):
             + feedforward
         )
         ends = counts.kept_by_ends(config)
-        a_source = config.n_encoder_layers * encoder_block + layers * counts.kept_by_keys(config, turned=False) + ends
-        a_target = layers * decoder_block + ends + (2 * config.vocab_size if logits else 0)
-        return rows * (source_tokens * a_source + target_tokens * a_target) * bytes_per_number
+        a_source = layers * counts.kept_by_keys(config, turned=False) + ends
+        a_target = ends + (2 * config.vocab_size if logits else 0)
+        if recompute:
+            a_source += config.n_encoder_layers * config.d_model
+            a_target += layers * config.d_model
+            one_block = max(source_tokens * encoder_block, target_tokens * decoder_block)
+        else:
+            a_source += config.n_encoder_layers * encoder_block
+            a_target += layers * decoder_block
+            one_block = 0
+        return rows * (source_tokens * a_source + target_tokens * a_target + one_block) * bytes_per_number
 
     def training_bytes(
         self,
@@ -118,14 +126,20 @@ class PairSizes(Counted):
         *,
         activation_bytes_per_number: int = FP32_BYTES,
         logits: bool = True,
+        recompute: bool = False,
     ) -> TrainingBytes:
         """Memory of training with micro-batches of `rows` pairs, an estimate; weights stay in fp32.
 
         Muon keeps room for gathering its gradients, besides what it remembers.
         """
         activations = self.activation_bytes(
-            rows, source_tokens, target_tokens, bytes_per_number=activation_bytes_per_number, logits=logits
-        )  # fmt: skip
+            rows,
+            source_tokens,
+            target_tokens,
+            bytes_per_number=activation_bytes_per_number,
+            logits=logits,
+            recompute=recompute,
+        )
         return self._training_bytes(optimiser, activations)
 
     def cache_bytes(

@@ -58,16 +58,24 @@ class Sizes(Counted):
         return 3 * self._product_flops() + 3.5 * self._attention_flops(context, dense)
 
     def activation_bytes(
-        self, rows: int, context: int | None = None, *, bytes_per_number: int = FP32_BYTES, logits: bool = True
+        self,
+        rows: int,
+        context: int | None = None,
+        *,
+        bytes_per_number: int = FP32_BYTES,
+        logits: bool = True,
+        recompute: bool = False,
     ) -> int:
         """Bytes that a forward pass of `rows` texts keeps for its backward pass: an estimate for one micro-batch.
 
         `logits`: with the log-probabilities over the vocabulary and their gradient (not, where the loss is taken in
-        pieces).
+        pieces). `recompute`: blocks keep their input alone, and one at a time all that it computes.
         """
         config = self.config
         context = config.context if context is None else context
-        numbers = config.n_layers * self._block_numbers(context) + counts.kept_by_ends(config)
+        a_block = self._block_numbers(context)
+        blocks = config.n_layers * config.d_model + a_block if recompute else config.n_layers * a_block
+        numbers = blocks + counts.kept_by_ends(config)
         if logits:
             numbers += 2 * config.vocab_size
         return rows * context * numbers * bytes_per_number
@@ -80,13 +88,14 @@ class Sizes(Counted):
         *,
         activation_bytes_per_number: int = FP32_BYTES,
         logits: bool = True,
+        recompute: bool = False,
     ) -> TrainingBytes:
         """Memory of training with micro-batches of `rows` texts of `context` tokens; weights stay in fp32.
 
         Muon keeps room for gathering its gradients, besides what it remembers.
         """
         activations = self.activation_bytes(
-            rows, context, bytes_per_number=activation_bytes_per_number, logits=logits
+            rows, context, bytes_per_number=activation_bytes_per_number, logits=logits, recompute=recompute
         )  # fmt: skip
         return self._training_bytes(optimiser, activations)
 

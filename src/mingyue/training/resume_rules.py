@@ -80,6 +80,7 @@ RULES: dict[str, Rule] = {
     "batch_tokens": Rule(False, "which text a step sees is counted in steps of this size"),
     "micro_batch_tokens": _ROUNDING,
     "recipe": Rule(False, "it was laid over the settings when the run began: change those that it set"),
+    "recompute": Rule(True, "memory for time from the next step on; the numbers stay the same"),
     "optimiser": Rule(False, "the momenta of the run belong to the other optimiser"),
     **dict.fromkeys(
         (

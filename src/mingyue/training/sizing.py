@@ -41,7 +41,7 @@ def choose_sizes(settings: TrainSettings, *, vocab_size: int, train_tokens: int,
     if depth is None:
         depth = _choose_depth(settings, vocab_size, train_tokens, context, speed)
     config = model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
-    micro = settings.batch.micro_batch_tokens or _micro_tokens(config, context)
+    micro = settings.batch.micro_batch_tokens or _micro_tokens(config, context, recompute=settings.batch.recompute)
     batch = settings.batch.batch_tokens
     if batch is None:
         total = _trained_tokens(settings, config, train_tokens, speed)
@@ -80,8 +80,8 @@ def _trained_tokens(settings: TrainSettings, config: ModelConfig, train_tokens: 
     return max(1.0, speed.seconds) * EFFICIENCY * speed.flops_per_second / sizes(config).training_flops()
 
 
-def _micro_tokens(config: ModelConfig, context: int) -> int:
-    a_row = sizes(config).activation_bytes(1, context)
+def _micro_tokens(config: ModelConfig, context: int, *, recompute: bool) -> int:
+    a_row = sizes(config).activation_bytes(1, context, recompute=recompute)
     fitting = max(1, _ACTIVATION_BYTES // a_row) * context
     return max(context, min(_MICRO_TOKENS, fitting) // context * context)
 

@@ -20,6 +20,7 @@ from mingyue.training.observer import Observer
 from mingyue.training.optimisers import Optimisers, peak_rates
 from mingyue.training.pace import Clock, Pace
 from mingyue.training.plan import Plan, make_plan
+from mingyue.training.recompute import recompute_blocks
 from mingyue.training.resume_rules import Change, changes_between, check_changes
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.state import RunState, plan_key
@@ -102,6 +103,8 @@ def start(
     if found is not None:
         runtime = _as_before(found, settings, runtime, tell)
     model.to(runtime.device).train()
+    if settings.batch.recompute:
+        recompute_blocks(model)
     if settings.run.compile:
         for block in model.every_block():
             block.compile()  # in place: names stay; the embedding's backward, which must not race, stays eager
