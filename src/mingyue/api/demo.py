@@ -20,7 +20,7 @@ TEXT_MINUTES = 1.4
 _PAIRS, _VALID, _TEST = 60_000, 1_000, 1_000
 _TEXT = "python-docs"
 
-# Measured to be the quickest to 99 % on two cores: characters, and a model that fits the task.
+# Characters, a model that fits the task, and small batches: 99 % within three minutes on two cores.
 _SMALL: dict[str, object] = {
     "tokenizer": "char",
     "d_model": 128,

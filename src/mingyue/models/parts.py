@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,6 +27,8 @@ from mingyue.nn import (
     make_feedforward,
     make_norm,
 )
+
+_Kind = TypeVar("_Kind", MultiHeadAttention, CrossAttention)
 
 
 class TiedOutput(nn.Module):
@@ -89,16 +93,22 @@ def make_positions(config: PartsConfig) -> Positions:
 def make_block(config: PartsConfig) -> Block:
     """Self-attention and feed-forward: a block of an encoder, or of a decoder-only model."""
     kind = PreNormBlock if config.norm_placement == "pre" else PostNormBlock
-    return kind(_self_attention(config), _norm(config), _feedforward(config), _norm(config), dropout=config.dropout)
+    return kind(
+        _attention(MultiHeadAttention, config),
+        _norm(config),
+        _feedforward(config),
+        _norm(config),
+        dropout=config.dropout,
+    )
 
 
 def make_decoder_block(config: PartsConfig) -> DecoderBlock:
     """A block with cross-attention."""
     kind = PreNormDecoderBlock if config.norm_placement == "pre" else PostNormDecoderBlock
     return kind(
-        attention=_self_attention(config),
+        attention=_attention(MultiHeadAttention, config),
         attention_norm=_norm(config),
-        cross_attention=_cross_attention(config),
+        cross_attention=_attention(CrossAttention, config),
         cross_attention_norm=_norm(config),
         feedforward=_feedforward(config),
         feedforward_norm=_norm(config),
@@ -114,22 +124,9 @@ def _head_norm(config: PartsConfig) -> nn.Module | None:
     return make_norm("rms", config.d_head, config.norm_eps) if config.qk_norm else None
 
 
-def _self_attention(config: PartsConfig) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        config.d_model,
-        config.n_heads,
-        config.n_kv_heads,
-        config.d_head,
-        bias_qkv=config.bias_qkv,
-        bias_output=config.bias_output,
-        dropout=config.attention_dropout,
-        query_norm=_head_norm(config),
-        key_norm=_head_norm(config),
-    )
-
-
-def _cross_attention(config: PartsConfig) -> CrossAttention:
-    return CrossAttention(
+def _attention(kind: type[_Kind], config: PartsConfig) -> _Kind:
+    """Self- or cross-attention: both take the same choices."""
+    return kind(
         config.d_model,
         config.n_heads,
         config.n_kv_heads,
