@@ -112,7 +112,7 @@ def test_operations_are_those_that_torch_counts_forward_and_backward(config):
 
 
 @pytest.mark.parametrize("window", [1, 5, 11, 12, 30])
-def test_operations_in_a_window_are_those_of_its_blocks(window):
+def test_operations_in_a_window_are_those_of_its_chunks(window):
     config = preset("modern", window=window)
     forward, training = counted(config)
     assert forward == pytest.approx(ROWS * CONTEXT * sizes(config).forward_flops(dense=True), rel=1e-12)

@@ -18,6 +18,7 @@ from mingyue.nn import (
     Rotation,
     Taps,
     blocked_window_attention,
+    chunked_window_attention,
     explicit_attention,
     fused_attention,
     needs_matrix,
@@ -121,6 +122,46 @@ def test_blocked_window_is_the_dense_window_in_value_and_gradient(window, n_toke
     dense = gradients(explicit, inputs, Attend(causal=True, window=window))
     assert_same(gradients(lambda q, k, v: blocked_window_attention(q, k, v, window), inputs), dense)
     assert_same(gradients(fused_attention, inputs, Attend(causal=True, window=window)), dense)
+
+
+@given(
+    window=st.integers(1, 300),
+    n_tokens=st.integers(1, 500),
+    groups=st.sampled_from([1, 2, 4]),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=30, deadline=None)
+def test_chunked_window_is_the_dense_window_in_value_and_gradient(window, n_tokens, groups, seed):
+    """Whole chunks and a shorter last one, windows shorter and longer than a chunk and than the text."""
+    inputs = tensors((2, 4, n_tokens, 4), (2, groups, n_tokens, 4), seed=seed, dtype=torch.float64)
+    dense = gradients(explicit, inputs, Attend(causal=True, window=window))
+    assert_same(gradients(lambda q, k, v: chunked_window_attention(q, k, v, window), inputs), dense, 1e-12)
+
+
+def test_chunked_window_reads_heads_where_a_projection_left_them():
+    """Views of one tensor, as Q, K and V are; the gradient of that tensor is the dense one."""
+    joined = tensors((2, 200, 8, 4), (1,))[0]
+
+    def split(path):
+        query, key, value = (x.transpose(1, 2) for x in joined.split_with_sizes((4, 2, 2), dim=2))
+        heads = path(query, key, value)
+        return heads.detach(), [*torch.autograd.grad(heads.square().sum(), joined)]
+
+    dense = split(lambda q, k, v: explicit(q, k, v, Attend(causal=True, window=40)))
+    assert_same(split(lambda q, k, v: chunked_window_attention(q, k, v, 40)), dense)
+
+
+@torch.enable_grad()
+def test_a_window_keeps_no_copy_for_the_backward_pass():
+    """Queries, keys and values where they lie, the result, a sum a row: whatever the length and the window."""
+    inputs = tensors((1, 4, 1000, 8), (1, 2, 1000, 8))
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        fused_attention(*inputs, Attend(causal=True, window=100))
+    fresh = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept}
+    for given_tensor in inputs:
+        fresh.pop(given_tensor.untyped_storage().data_ptr())
+    assert sum(fresh.values()) == 4 * 1000 * (8 + 1) * 4
 
 
 def test_a_window_longer_than_half_the_text_and_a_short_one_take_paths_that_agree():

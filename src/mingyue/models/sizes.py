@@ -13,6 +13,7 @@ from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.models import counts
 from mingyue.models.counts import FP32_BYTES, Counted, TrainingBytes
 from mingyue.models.pair_sizes import PairSizes, count_pair_model
+from mingyue.nn import chunk_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Sizes(Counted):
         A multiply-add is 2. Counted are the matrix products (output layer included, embedding look-up not) and the two
         products of attention, q·kᵀ and weights·v, over the keys that a query sees: (T + 1) / 2 on average under a
         causal mask, fewer in a window. The fused causal kernel leaves out the rest but for the edges of its blocks.
-        `dense` counts every key computed by a kernel that leaves out nothing: T for each query, whole blocks in a
+        `dense` counts every key computed by a kernel that leaves out nothing: T for each query, whole chunks in a
         window. FlopCounterMode and most published figures (6N + 12·L·d·T) count so, causal or not.
         """
         return self._product_flops() + self._attention_flops(context, dense)
@@ -119,9 +120,6 @@ class Sizes(Counted):
         config = self.config
         turned = config.positions == "rotary"
         attention = counts.kept_by_queries(config, context, turned=turned) + counts.kept_by_keys(config, turned=turned)
-        if config.window is not None and context > 2 * config.window:
-            # Each block of keys and values stands behind its neighbour too, and what comes out is put together.
-            attention += 4 * counts.key_width(config) + counts.query_width(config)
         return 2 * counts.kept_by_sublayer(config) + attention + counts.kept_by_feedforward(config)
 
 
@@ -157,8 +155,9 @@ def _seen_cells(context: int, window: int | None) -> int:
 
 
 def _computed_cells(context: int, window: int | None) -> int:
-    """Pairs that kernels work on when they leave out nothing: all, or blocks of window × 2·window."""
-    if window is None or context <= 2 * window:
+    """Pairs that kernels work on when they leave out nothing: all, or those of each chunk with the keys before it."""
+    if window is None or context <= window:
         return context**2
-    blocks = -(-context // window)
-    return window**2 * (2 * blocks - 1)
+    starts = range(0, context, chunk_of(window))
+    ends = [*starts[1:], context]
+    return sum((end - start) * (end - max(0, start - window)) for start, end in zip(starts, ends, strict=True))

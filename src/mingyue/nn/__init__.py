@@ -44,6 +44,7 @@ from mingyue.nn.positions import (
     sinusoid_table,
 )
 from mingyue.nn.taps import Taps, tap
+from mingyue.nn.windowed import chunk_of, chunked_window_attention
 
 __all__ = [
     "CAUSAL",
@@ -72,6 +73,8 @@ __all__ = [
     "Taps",
     "bare",
     "blocked_window_attention",
+    "chunk_of",
+    "chunked_window_attention",
     "explicit_attention",
     "fused_attention",
     "make_feedforward",

@@ -1,8 +1,9 @@
-"""Attention: softmax(Q Kᵀ / √d_k) V ("Attention Is All You Need", section 3.2), three ways to compute it.
+"""Attention: softmax(Q Kᵀ / √d_k) V ("Attention Is All You Need", section 3.2), and the ways to compute it.
 
 - `explicit_attention` writes it out and returns the weights: for looking;
 - `fused_attention` is PyTorch's fused kernel: for speed;
-- `blocked_window_attention` is the fused kernel over blocks: a sliding window in linear time and memory.
+- `blocked_window_attention` is the fused kernel over blocks: a sliding window in linear time and memory
+  (on CPUs `windowed.chunked_window_attention` does it without copies).
 
 Shapes: query_BHTD, key_BGSD, value_BGSD; G divides H, and H/G query heads share a key-value head (Ainslie et al. 2023).
 A query that may look at nothing gets 0, with finite gradients, on every path.
@@ -20,6 +21,7 @@ from mingyue.nn.attend import Attend
 from mingyue.nn.cache import CacheStep
 from mingyue.nn.positions import Rotation
 from mingyue.nn.taps import Taps, tap
+from mingyue.nn.windowed import chunked_window_attention
 
 
 def explicit_attention(
@@ -50,11 +52,8 @@ def explicit_attention(
 
 def needs_matrix(attend: Attend, n_queries: int, n_keys: int) -> bool:
     """Whether `fused_attention` has to draw who sees whom: no kernel can be told otherwise."""
-    if attend.hides_nothing(n_queries, n_keys):
-        return False
-    if not (attend.is_structural and attend.causal and n_queries == n_keys):
-        return True
-    return attend.window is not None and attend.window < n_keys <= 2 * attend.window
+    known = attend.is_structural and attend.causal and n_queries == n_keys  # perhaps in a window
+    return not known and not attend.hides_nothing(n_queries, n_keys)
 
 
 def fused_attention(
@@ -73,6 +72,8 @@ def fused_attention(
             return F.scaled_dot_product_attention(
                 query_BHTD, key_BGSD, value_BGSD, dropout_p=dropout, is_causal=True, enable_gqa=grouped
             )
+        if query_BHTD.device.type == "cpu" and not dropout:
+            return chunked_window_attention(query_BHTD, key_BGSD, value_BGSD, attend.window)
         return blocked_window_attention(query_BHTD, key_BGSD, value_BGSD, attend.window, dropout=dropout)
     allowed = attend.matrix(n_queries, n_keys, device=query_BHTD.device)
     if not attend.may_have_empty_rows(n_queries, n_keys):
@@ -100,7 +101,8 @@ def blocked_window_attention(
     padding = n_blocks * window - n_tokens
 
     def in_blocks(x_BHTD: Tensor) -> Tensor:  # [B, H, T, D] → [B, N, H, window, D] for N blocks
-        return F.pad(x_BHTD, (0, 0, 0, padding)).unflatten(2, (n_blocks, window)).transpose(1, 2)
+        filled_BHTD = F.pad(x_BHTD, (0, 0, 0, padding)) if padding else x_BHTD  # a copy even where nothing is added
+        return filled_BHTD.unflatten(2, (n_blocks, window)).transpose(1, 2)
 
     def with_previous(x_BNGWD: Tensor) -> Tensor:  # blocks 1…N−1, each behind the block before it
         return torch.cat([x_BNGWD[:, :-1], x_BNGWD[:, 1:]], dim=3).flatten(0, 1)
