@@ -66,7 +66,7 @@ docs: install
 	$(BIN)/python docs/write_settings.py
 
 bench: install
-	@for script in bench/*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done
+	@for script in bench/[!_]*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
