@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,11 +14,14 @@ from mingyue.config import EncoderDecoderConfig, PartsConfig
 if TYPE_CHECKING:
     from mingyue.models.build import Transformer
 
+Put = Callable[[Tensor, Tensor], object]
+"""Copies its second argument into its first."""
+
 _RESIDUAL_OUTPUTS = ("attention.output.weight", "feedforward.output.weight")
 _TABLES = ("embedding.weight", "positions.table")
 
 
-def initialise(model: Transformer, *, seed: int) -> None:
+def initialise(model: Transformer, *, seed: int, put: Put = Tensor.copy_) -> None:
     """Fill every weight in place, in the order of its name; gains become 1 and biases 0.
 
     gpt2 (Radford et al. 2019, section 2.3): all matrices N(0, 0.02²); those that write into the residual stream are
@@ -26,6 +30,8 @@ def initialise(model: Transformer, *, seed: int) -> None:
     block starts as the identity and the first prediction is uniform. xavier (Glorot & Bengio 2010): matrices
     U(±√(6 / (fan_in + fan_out))), Q, K and V each on its own; embeddings N(0, 1/d_model), so that with the paper's
     factor √d_model they begin with variance 1.
+
+    `put` is how a whole weight gets into the model's own: a model may hold a share of it.
     """
     config = model.config
     generator = torch.Generator().manual_seed(seed)
@@ -35,18 +41,18 @@ def initialise(model: Transformer, *, seed: int) -> None:
                 weight.fill_(1.0 if name.endswith("norm.weight") else 0.0)
             elif config.initialisation == "gpt2":
                 residual = name.endswith(_RESIDUAL_OUTPUTS)
-                _normal(weight, 0.02 / math.sqrt(_residual_writers(name, config)) if residual else 0.02, generator)
+                _normal(weight, 0.02 / math.sqrt(_residual_writers(name, config)) if residual else 0.02, generator, put)
             elif config.initialisation == "xavier":
                 if name.endswith(_TABLES) or name == "output.weight":
-                    _normal(weight, config.d_model**-0.5, generator)
+                    _normal(weight, config.d_model**-0.5, generator, put)
                 else:
-                    _xavier(weight, _fan_out(name, weight, config), generator)
+                    _xavier(weight, _fan_out(name, weight, config), generator, put)
             elif name.endswith(_RESIDUAL_OUTPUTS) or name == "output.weight":
                 nn.init.zeros_(weight)
             elif name.endswith(_TABLES):
-                _normal(weight, 0.02, generator)
+                _normal(weight, 0.02, generator, put)
             else:
-                _normal(weight, 1 / math.sqrt(weight.shape[1]), generator)
+                _normal(weight, 1 / math.sqrt(weight.shape[1]), generator, put)
 
 
 def _residual_writers(name: str, config: PartsConfig) -> int:
@@ -67,11 +73,11 @@ def _fan_out(name: str, weight: Tensor, config: PartsConfig) -> int:
     return weight.shape[0]
 
 
-def _xavier(weight: Tensor, fan_out: int, generator: torch.Generator) -> None:
+def _xavier(weight: Tensor, fan_out: int, generator: torch.Generator, put: Put) -> None:
     bound = math.sqrt(6 / (weight.shape[1] + fan_out))
-    weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+    put(weight, torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
 
-def _normal(weight: Tensor, std: float, generator: torch.Generator) -> None:
+def _normal(weight: Tensor, std: float, generator: torch.Generator, put: Put) -> None:
     # Drawn on the CPU whatever the device, so that a seed means the same weights everywhere.
-    weight.copy_(torch.empty(weight.shape).normal_(std=std, generator=generator))
+    put(weight, torch.empty(weight.shape).normal_(std=std, generator=generator))
