@@ -4,13 +4,15 @@
     model.safetensors      the weights, under the names of the model's `state_dict()`
     tokenizer.json         the tokenizer
     source_tokenizer.json  that of the source side, in a model of pairs whose sides have a vocabulary each
-    training.json          how it was trained, for people and for prompts ("starts_with_bos"); no local paths
+    training.json          how it was trained, for people and for prompts ("starts_with_bos"); no local paths;
+                           the SHA-256 of the other files
 
 The format version is written into config.json. A version that this program does not know is refused with a reason.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -26,7 +28,7 @@ from safetensors.torch import save_file
 
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.errors import BundleError
-from mingyue.files import explain_os_error, write_text_atomically
+from mingyue.files import explain_os_error, sha256_of, sync_folder, write_text_atomically
 from mingyue.models import DecoderOnly, EncoderDecoder, Transformer, TransformerConfig, make_model
 from mingyue.text import Tokenizer
 
@@ -94,15 +96,24 @@ def save_bundle(
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".tmp", dir=folder.parent))
         try:
-            _write(fresh, config, weights, training)
+            _write(fresh, config, weights)
             write_text_atomically(fresh / "tokenizer.json", tokenizer.to_json())
             if source_tokenizer is not None:
                 write_text_atomically(fresh / _SOURCE_TOKENIZER, source_tokenizer.to_json())
+            checksums = {path.name: sha256_of(path) for path in sorted(fresh.iterdir())}
+            write_text_atomically(fresh / "training.json", _json({**training, "checksums": checksums}))
             _put_in_place(fresh, folder)
+            sync_folder(folder.parent)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     except OSError as error:
         message, advice = explain_os_error("the model", folder, error)
+        raise BundleError(message, advice=advice) from error
+    except SafetensorError as error:  # written from Rust: the system's error is in the text alone
+        if "os error" not in str(error):
+            raise
+        full = OSError(errno.ENOSPC if "os error 28" in str(error) else errno.EIO, str(error))
+        message, advice = explain_os_error("the model", folder, full)
         raise BundleError(message, advice=advice) from error
 
 
@@ -121,7 +132,9 @@ def load_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
     tokenizer = _read_tokenizer(folder, "tokenizer.json", config.vocab_size)
     model = _read_model(folder, config, device)
     assert isinstance(model, DecoderOnly)
-    return Bundle(model, tokenizer, _read_json(folder / "training.json"))
+    training = _read_json(folder / "training.json")
+    check_files(folder, training)
+    return Bundle(model, tokenizer, training)
 
 
 def load_pair_bundle(folder: Path, *, device: torch.device | str = "cpu") -> PairBundle:
@@ -137,7 +150,35 @@ def load_pair_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Pai
         source_tokenizer = _read_tokenizer(folder, _SOURCE_TOKENIZER, config.source_vocab_size)
     model = _read_model(folder, config, device)
     assert isinstance(model, EncoderDecoder)
-    return PairBundle(model, source_tokenizer, tokenizer, _read_json(folder / "training.json"))
+    training = _read_json(folder / "training.json")
+    check_files(folder, training)
+    return PairBundle(model, source_tokenizer, tokenizer, training)
+
+
+def read_training(folder: Path) -> dict[str, Any]:
+    """What training.json says, once every file of the bundle is found to be what was written. Raises `BundleError`."""
+    read_bundle_config(folder)
+    training = _read_json(folder / "training.json")
+    check_files(folder, training)
+    return training
+
+
+def check_files(folder: Path, training: Mapping[str, Any]) -> None:
+    """Compare the files with the checksums of training.json, where it has them. Raises `BundleError` for the first."""
+    checksums = training.get("checksums", {})
+    if not isinstance(checksums, dict):
+        raise BundleError(f"{folder / 'training.json'} is damaged: its checksums are no JSON object")
+    for name, expected in checksums.items():
+        path = folder / Path(name).name
+        if not path.is_file():
+            raise BundleError(f"{folder} is not a whole model folder: {name} missing")
+        found = sha256_of(path)
+        if found != expected:
+            raise BundleError(
+                f"{path} is damaged: its SHA-256 is {found[:12]}…, training.json says {str(expected)[:12]}…",
+                advice="Copy it again; that of a run is made anew by `mingyue resume`. If you changed it on purpose, "
+                "take its line out of the checksums in training.json.",
+            )
 
 
 def read_bundle_config(folder: Path) -> TransformerConfig:
@@ -208,11 +249,9 @@ def _write(
     folder: Path,
     config: TransformerConfig,
     weights: Mapping[str, torch.Tensor],
-    training: dict[str, Any],
 ) -> None:
     header = {"format": FORMAT, "model": config.model_dump(mode="json")}
     write_text_atomically(folder / "config.json", _json(header))
-    write_text_atomically(folder / "training.json", _json(training))
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
     save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
     with (folder / "model.safetensors").open("rb+") as file:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
@@ -16,6 +20,7 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -23,6 +28,39 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
 def write_text_atomically(path: Path, content: str) -> None:
     """The same for text, as UTF-8 with the line ends that it has."""
     write_bytes_atomically(path, content.encode("utf-8"))
+
+
+def sync_folder(path: Path) -> None:
+    """Push a folder's names to the disk; Windows has no such call and needs none."""
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256_of(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checksum_of(value: Mapping[str, Any]) -> str:
+    """SHA-256 of a JSON object without its own "checksum", in one spelling."""
+    rest = {key: item for key, item in value.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its checksum, by which a later reader knows that no number in it has changed."""
+    return {**value, "checksum": checksum_of(value)}
+
+
+def seal_holds(value: Mapping[str, Any]) -> bool:
+    """Whether a JSON object is as `sealed` made it; one without a checksum, of an earlier version, is believed."""
+    return value.get("checksum", checksum_of(value)) == checksum_of(value)
 
 
 def explain_os_error(what: str, path: Path, error: OSError) -> tuple[str, str]:

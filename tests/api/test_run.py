@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -225,3 +226,30 @@ def test_a_run_stopped_before_it_trained_names_a_command_that_works(text_file: P
     assert command is not None
     assert main(command.partition("mingyue ")[2].split()) == 0
     assert (out / "model").is_dir()
+
+
+def test_a_run_killed_before_it_wrote_what_it_chose_is_not_resumed_with_other_sizes(
+    text_file: Path, tmp_path: Path
+) -> None:
+    """The text is prepared, run.toml still holds only what was asked for: going on would train another model."""
+    out = tmp_path / "run"
+    mingyue.train(sources=[str(text_file)], out=str(out), steps=1, **TINY)
+    for name in ("checkpoints", "model"):
+        shutil.rmtree(out / name)
+    (out / "plan.json").unlink()
+    with pytest.raises(CheckpointError, match="before anything was trained"):
+        mingyue.resume(out)
+
+
+def test_a_longer_budget_killed_before_its_bundle_is_not_called_done(text_file: Path, tmp_path: Path) -> None:
+    """The log says finished, and model/ is that of the shorter budget: the resume makes the new one."""
+    out = tmp_path / "run"
+    mingyue.train(sources=[str(text_file)], out=str(out), steps=1, **TINY)
+    shutil.copytree(out / "model", tmp_path / "old")
+    mingyue.resume(out, steps=3)
+    shutil.rmtree(out / "model")
+    (tmp_path / "old").rename(out / "model")
+    mingyue.resume(out)
+    assert mingyue.load(out).training["steps"] == 3
+    with pytest.raises(TrainingError, match="nothing is left to do"):
+        mingyue.resume(out)

@@ -117,6 +117,64 @@ def test_no_run_is_said(tmp_path):
 
 def test_plan_is_recorded(tmp_path):
     folder, _ = begin(tmp_path / "run")
-    assert folder.read_plan() is None
+    told = []
+    assert folder.read_plan("k", told.append) is None
     folder.write_plan({"key": "a", "plan": {"total_steps": 7}})
-    assert folder.read_plan() == {"key": "a", "plan": {"total_steps": 7}}
+    found = folder.read_plan("k", told.append)
+    assert (found["key"], found["plan"], told) == ("a", {"total_steps": 7}, [])
+
+
+@pytest.mark.parametrize("harm", ["a number", "cut", "gone"])
+def test_damaged_plan_is_set_aside_and_taken_from_the_log(tmp_path, harm):
+    """A plan.json that is still JSON but says another number is noticed; the log holds the same plan."""
+    folder, _ = begin(tmp_path / "run")
+    folder.write_plan({"key": "a", "plan": {"total_steps": 7}})
+    line = '{"event": "plan", "step": 0, "tokens": 0, "seconds": 0.1, "total_steps": 7}\n'
+    folder.metrics.write_text(line, encoding="utf-8")
+    plan = folder.path / "plan.json"
+    text = plan.read_text(encoding="utf-8")
+    if harm == "gone":
+        plan.unlink()
+    else:
+        plan.write_text(text.replace("7", "8", 1) if harm == "a number" else text[:20], encoding="utf-8")
+    told = []
+    assert folder.read_plan("k", told.append) == {"key": "k", "plan": {"total_steps": 7}}
+    assert "plan.json" in told[0]
+    assert not plan.exists()
+    assert (folder.path / "damaged-plan.json.1").exists() is (harm != "gone")
+
+
+def test_what_killed_programs_left_is_swept(tmp_path):
+    """Half-written files, a bundle that was being made, a removal that was cut short; what is no litter stays."""
+    folder, _ = begin(tmp_path / "run")
+    left = [".run.toml.12.tmp", ".plan.json.7.tmp", "data/.train-00000.tokens.9.tmp", "../tmp-removed-run-5/x"]
+    stays = ["notes.tmp", ".mine.tmp", "../tmp-removed-run-home/x", "../tmp-removed-run2-5/x"]
+    for name in (*left, *stays):
+        path = folder.path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("half", encoding="utf-8")
+    (folder.path / ".model-abcd_123.tmp").mkdir()
+    (folder.path / ".model-old.tmp").mkdir()
+    begin(tmp_path / "run")
+    assert not any((folder.path / name).exists() for name in left)
+    assert (tmp_path / "tmp-removed-run-home" / "x").exists()
+    begin(tmp_path / "other")
+    opened = RunFolder.open(folder.path)
+    for name in (".run.toml.12.tmp", "notes.tmp", ".mine.tmp"):
+        (folder.path / name).write_text("half", encoding="utf-8")
+    (folder.path / ".model-old.tmp").mkdir(exist_ok=True)
+    with opened:
+        opened.sweep()
+    assert not (folder.path / ".run.toml.12.tmp").exists()
+    assert (folder.path / "notes.tmp").exists() and (folder.path / ".mine.tmp").exists()
+    assert folder.model.is_dir()  # the only model there was: put back
+
+
+def test_start_killed_while_run_toml_was_written_can_be_repeated(tmp_path):
+    """A temporary run.toml beside the lock is what a killed start leaves: no reason to refuse the folder."""
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "run.lock").touch()
+    (path / ".run.toml.31415.tmp").write_text("[mod", encoding="utf-8")
+    begin(path)
+    assert not (path / ".run.toml.31415.tmp").exists()

@@ -60,7 +60,7 @@ def judge_course(result: TrainResult, metrics: Path, *, uniform: float, epochs: 
     if evaluation.tokens < _FEW:
         return Outcome("not measured", (f"Only {evaluation.tokens} tokens are held out: too few to tell anything.",))
     loss = evaluation.loss
-    lines = [line for line in read_log(metrics) if line["event"] == "evaluate" and line["heldout_loss"] is not None]
+    lines = [line for line in read_log(metrics) if line["event"] == "evaluate" and line.get("heldout_loss") is not None]
     course = [line["heldout_loss"] for line in lines]
     if loss >= uniform:
         reason = f"Held-out loss {loss:.3f} is no better than a uniform guess ({uniform:.3f})."

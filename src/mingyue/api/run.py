@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
+from typing import Any
 
 from mingyue.api.base_run import Place, Run, RunResult, run_path
 from mingyue.api.pair_run import PairRun
 from mingyue.api.text_run import TextRun
+from mingyue.bundle import read_training
 from mingyue.config import PairSettings, TrainSettings
-from mingyue.errors import CheckpointError, DataError, SettingsError, TrainingError
+from mingyue.errors import CheckpointError, DataError, MingyueError, SettingsError, TrainingError
 from mingyue.runtime import Runtime, choose_runtime
 from mingyue.training import Clock, Observer, RunFolder, changed_settings, measure_peak, read_log
 from mingyue.training.recipes import with_recipe
 from mingyue.training.resume_rules import changes_between, check_changes
+from mingyue.training.storage import set_aside
 
 _FOR_TEXT = ("separator", "field", "attend_across_documents", "window", "sample_prompt")
 _FOR_PAIRS = ("n_encoder_layers", *PairSettings.model_fields)
@@ -70,23 +74,26 @@ def resume(
     clock = Clock(waited)
     observer = observer or Observer()
     with RunFolder.open(Path(folder)) as opened:
+        opened.sweep()
+        if (restored := opened.restore_settings()) is not None:
+            observer.on_note(restored)
         old = opened.read_settings()
         settings = changed_settings(old, {**(changes or {}), **given})
         check_changes(changes_between(old, settings))
         _refuse_other_kind(settings)
-        _refuse_if_done(opened, old, settings)
+        if not opened.begun and not opened.planned:  # run.toml holds what was asked for, not yet what was chosen
+            raise _nothing_trained(opened)
+        _refuse_if_done(opened, old, settings, observer)
         runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
         for note in runtime.notes:
             observer.on_note(note)
+        place = _place(opened, runtime, clock, observer)
         try:
-            run: Run = _kind(settings).again(settings, _place(opened, runtime, clock, observer))
+            run: Run = _kind(settings).again(settings, place)
         except DataError as error:
-            if opened.begun:
-                raise
-            raise CheckpointError(
-                f"{folder} was stopped before anything was trained",
-                advice=f"Start it again: mingyue train --config {shlex.quote(str(opened.settings_path))}",
-            ) from error
+            if not opened.begun:
+                raise _nothing_trained(opened) from error
+            run = _prepare_again(settings, place, error)
         result = run.go(resume=True)
         if settings != old:
             opened.write_settings(settings)
@@ -95,6 +102,34 @@ def resume(
 
 def _kind(settings: TrainSettings) -> type[TextRun] | type[PairRun]:
     return PairRun if settings.pairs.given else TextRun
+
+
+def _nothing_trained(folder: RunFolder) -> CheckpointError:
+    return CheckpointError(
+        f"{folder.path} was stopped before anything was trained",
+        advice=f"Start it again: mingyue train --config {shlex.quote(str(folder.settings_path))}",
+    )
+
+
+def _prepare_again(settings: TrainSettings, place: Place, damage: DataError) -> Run:
+    """A run whose prepared text is damaged: made anew from its sources, where they are still there.
+
+    Whether it is the same text is checked against the checkpoint. Raises `DataError`; the damaged one is then back.
+    """
+    folder = place.folder
+    aside = set_aside(folder.data) if folder.data.exists() else None
+    kept = "" if aside is None else f" What was there is now in {aside.name}."
+    place.observer.on_note(f"{damage.message}. The text is prepared again from its sources.{kept}")
+    try:
+        return _kind(settings).of(settings, place)
+    except MingyueError as error:
+        if aside is not None:
+            shutil.rmtree(folder.data, ignore_errors=True)
+            aside.rename(folder.data)
+        raise DataError(
+            f"{damage.message}; and it cannot be prepared again: {error.message}",
+            advice="Put the sources of the run back where they were, then `mingyue resume` again.",
+        ) from error
 
 
 def _refuse_other_kind(settings: TrainSettings) -> None:
@@ -116,7 +151,7 @@ def _place(folder: RunFolder, runtime: Runtime, clock: Clock, observer: Observer
     return Place(folder=folder, runtime=runtime, clock=clock, observer=observer, peak=peak)
 
 
-def _refuse_if_done(folder: RunFolder, old: TrainSettings, new: TrainSettings) -> None:
+def _refuse_if_done(folder: RunFolder, old: TrainSettings, new: TrainSettings, observer: Observer) -> None:
     """A finished run goes on only with more to do. Raises `TrainingError` that says what was done."""
     log = read_log(folder.metrics)
     if not log or log[-1]["event"] != "end" or log[-1]["reason"] not in ("finished", "patience"):
@@ -128,8 +163,22 @@ def _refuse_if_done(folder: RunFolder, old: TrainSettings, new: TrainSettings) -
         or (budget.epochs is not None and budget.epochs > (old.budget.epochs or 0))
         or new.run.patience != old.run.patience
     )
-    if folder.model.is_dir() and not more:
+    if not more and _has_model_of(folder, last, observer):
         raise TrainingError(
             f"nothing is left to do: {last['step']:,} steps were taken in {last['seconds'] / 60:.1f} min",
             advice="Give a larger budget to go on, counted from the start of the run: --steps, --minutes or --epochs.",
         )
+
+
+def _has_model_of(folder: RunFolder, end: dict[str, Any], observer: Observer) -> bool:
+    """Whether the bundle is whole, and of the end that the log tells of; a damaged one is set aside."""
+    if not folder.model.is_dir():
+        return False
+    try:
+        card = read_training(folder.model)
+    except MingyueError as error:
+        aside = set_aside(folder.model)
+        observer.on_note(f"{error.message}. The model was set aside as {aside.name}, and is made anew.")
+        return False
+    # After a longer budget and a kill just before the new bundle, the one of the earlier end is still there.
+    return (card.get("steps"), card.get("tokens")) == (end.get("weights_step"), end["tokens"])

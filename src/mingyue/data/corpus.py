@@ -49,6 +49,8 @@ class TokenCorpus:
     held_out_characters: int
     held_out_bytes: int
     """UTF-8 bytes of the held-out text, for bits per byte."""
+    digest: str = ""
+    """SHA-256 over the token files; empty where it is not known."""
 
     @property
     def held_out_targets(self) -> int:

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mingyue.data.pair_report import PairReport
-from mingyue.data.tokens import TokenShards
+from mingyue.data.tokens import TokenShards, check_digests
 from mingyue.errors import DataError, TokenizerError
+from mingyue.files import seal_holds
 
 if TYPE_CHECKING:
     from mingyue.text import Tokenizer
@@ -133,6 +134,8 @@ class PairCorpus:
     """SHA-256 of the tokenizer, or of both."""
     shared_vocabulary: bool = True
     """Whether both sides have one tokenizer."""
+    digest: str = ""
+    """SHA-256 over the token files; empty where it is not known."""
 
     @cached_property
     def valid_targets(self) -> int:
@@ -152,6 +155,8 @@ def load_pairs(folder: Path) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairRepo
             f"{folder / MANIFEST} is of format {manifest.get('format')}; this program reads {PAIRS_FORMAT}",
             advice=_AGAIN,
         )
+    if not seal_holds(manifest):
+        raise DataError(f"{folder / MANIFEST} is damaged: its checksum does not fit its content", advice=_AGAIN)
     try:
         names = {part: [folder / name for name in manifest["files"][part]] for part in FILES}
         shared, valid_target_bytes = bool(manifest["shared"]), int(manifest["valid_target_bytes"])
@@ -174,6 +179,7 @@ def load_pairs(folder: Path) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairRepo
         valid_target_bytes=valid_target_bytes,
         fingerprint=fingerprint_of(source, target),
         shared_vocabulary=shared,
+        digest=check_digests(folder, manifest.get("digests", {})),
     )
     counts = (report.train_pairs, report.valid_pairs)
     if counts != (len(corpus.train), len(corpus.valid)):

@@ -32,9 +32,9 @@ from mingyue.data.pair_store import PairStore
 from mingyue.data.pairs import TOO_LONG, nothing_left, pair_digest, read_pairs
 from mingyue.data.report import Progress, ReadReport
 from mingyue.data.sources import expand_sources
-from mingyue.data.tokens import TokenWriter
+from mingyue.data.tokens import TokenWriter, digests_of
 from mingyue.errors import DataError
-from mingyue.files import explain_os_error, write_text_atomically
+from mingyue.files import explain_os_error, sealed, write_text_atomically
 
 if TYPE_CHECKING:
     from mingyue.text import Tokenizer
@@ -126,10 +126,11 @@ class _Preparation:
             "key": key,
             "shared": source is target,
             "files": files,
+            "digests": digests_of(self._folder / name for names in files.values() for name in names),
             "valid_target_bytes": self._valid_target_bytes,
             "report": report.to_dict(),
         }
-        write_text_atomically(self._folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        write_text_atomically(self._folder / MANIFEST, json.dumps(sealed(manifest), indent=1) + "\n")
 
     def _cut(self, count: int) -> int:
         share = self._data.held_out

@@ -20,9 +20,9 @@ from mingyue.data.corpus import TokenCorpus, TokenView, fit_context
 from mingyue.data.reading import read_pieces
 from mingyue.data.report import Progress, ReadReport
 from mingyue.data.store import MEMORY_BYTES, PieceStore
-from mingyue.data.tokens import SHARD_TOKENS, TokenShards, TokenWriter
+from mingyue.data.tokens import SHARD_TOKENS, TokenShards, TokenWriter, check_digests, digests_of
 from mingyue.errors import DataError, TokenizerError
-from mingyue.files import explain_os_error, write_text_atomically
+from mingyue.files import explain_os_error, seal_holds, sealed, write_text_atomically
 
 if TYPE_CHECKING:
     from mingyue.text import Tokenizer
@@ -95,6 +95,10 @@ def load_corpus(folder: Path) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
         raise DataError(
             f"{folder / _MANIFEST} is of format {manifest.get('format')}; this program reads {CORPUS_FORMAT}"
         )
+    if not seal_holds(manifest):
+        raise DataError(
+            f"{folder / _MANIFEST} is damaged: its checksum does not fit its content", advice="Prepare the text again."
+        )
     try:
         tokenizer = Tokenizer.load(folder / _TOKENIZER)
         files = {part: [folder / name for name in manifest["files"][part]] for part in _PARTS}
@@ -109,6 +113,7 @@ def load_corpus(folder: Path) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
         for part in _PARTS
     }
     corpus = TokenCorpus(
+        digest=check_digests(folder, manifest.get("digests", {})),
         train=parts["train"],
         held_out=parts["held_out"],
         vocab_size=tokenizer.vocab_size,
@@ -165,10 +170,11 @@ def _make(
             "format": CORPUS_FORMAT,
             "key": key,
             "files": {part: [path.name for path in paths] for part, paths in files.items()},
+            "digests": digests_of(path for paths in files.values() for path in paths),
             "counts": asdict(counts),
             "report": report.to_dict(),
         }
-        write_text_atomically(folder / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        write_text_atomically(folder / _MANIFEST, json.dumps(sealed(manifest), indent=1) + "\n")
     except OSError as error:
         message, advice = explain_os_error("the prepared text", folder, error)
         raise DataError(message, advice=advice) from None

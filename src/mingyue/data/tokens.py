@@ -6,9 +6,10 @@ ids, size of the vocabulary, SHA-256 of the tokenizer. Ids take 2 bytes up to a 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mingyue.errors import DataError
-from mingyue.files import explain_os_error
+from mingyue.files import explain_os_error, sha256_of
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 SHARD_TOKENS = 1 << 28
@@ -212,3 +213,29 @@ def _mapped(path: Path, fingerprint: str | None) -> Ids:
     if count == 0:
         return np.empty(0, _TYPES[item])
     return np.memmap(path, dtype=_TYPES[item], mode="r", offset=_HEADER.size, shape=(count,))
+
+
+def digests_of(files: Iterable[Path]) -> dict[str, str]:
+    """The SHA-256 of token files, by name."""
+    return {path.name: sha256_of(path) for path in files}
+
+
+def check_digests(folder: Path, expected: Mapping[str, str]) -> str:
+    """Compare token files with their digests; returns one digest of all ("" if there are none: an older folder).
+
+    Raises `DataError` that names the first file that is not what was written.
+    """
+    if not expected:
+        return ""
+    for name, digest in expected.items():
+        path = folder / name
+        try:
+            found = sha256_of(path)
+        except OSError as error:
+            raise DataError(f"the token file {path} cannot be read: {error.strerror or error}") from None
+        if found != digest:
+            raise DataError(
+                f"{path} is damaged: its SHA-256 is {found[:12]}…, the manifest beside it says {digest[:12]}…",
+                advice="Prepare the text again.",
+            )
+    return hashlib.sha256(" ".join(f"{name} {expected[name]}" for name in sorted(expected)).encode()).hexdigest()

@@ -81,6 +81,7 @@ class CorpusBatches:
             "heldout_tokens": len(self.corpus.held_out),
             "context": self.context,
             "rows": self.rows,
+            "digest": self.corpus.digest,
         }
 
     def step(self, step: int) -> list[Batch]:

@@ -10,7 +10,6 @@ read: tensors and JSON. A damaged one is told by its checksums, set aside, and t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -24,15 +23,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mingyue.errors import CheckpointError
-from mingyue.training.storage import (
-    TEMPORARY,
-    disk_errors,
-    free_name,
-    remove_folder,
-    sha256_of,
-    sync_file,
-    sync_folder,
-)
+from mingyue.files import checksum_of, sha256_of, sync_folder
+from mingyue.training.storage import TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
 
 FORMAT = 1
 _MODEL, _OPTIMISER, _STATE = "model.safetensors", "optimiser.safetensors", "state.json"
@@ -102,13 +94,21 @@ class Checkpoints:
             path = folder / name
             if not path.is_file():
                 raise DamagedCheckpointError(f"{path} is missing")
-            found = sha256_of(path)
+            try:
+                found = sha256_of(path)
+            except OSError as error:  # a sector that the disk cannot give back
+                raise DamagedCheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
             if found != expected:
                 raise DamagedCheckpointError(
                     f"{path} is damaged: its SHA-256 is {found[:12]}…, {_STATE} says {expected[:12]}…",
                     advice="Copy it again, or go on from an earlier checkpoint.",
                 )
         return Checkpoint(step, load_file(folder / _MODEL), load_file(folder / _OPTIMISER), state["run"])
+
+    def read_run(self, step: int) -> dict[str, Any]:
+        """What the state of a checkpoint says, without its tensors. Raises `CheckpointError` as `load`."""
+        run: dict[str, Any] = _read_state(self.path(step))["run"]
+        return run
 
     def load_latest(self) -> tuple[Checkpoint, list[str]]:
         """The latest sound checkpoint, and a sentence about each damaged one that was set aside.
@@ -120,9 +120,7 @@ class Checkpoints:
             try:
                 return self.load(step), notes
             except DamagedCheckpointError as error:
-                folder = self.path(step)
-                aside = free_name(self.folder / f"damaged-{folder.name}")
-                folder.rename(aside)
+                aside = set_aside(self.path(step))
                 notes.append(f"{error.message}. It was set aside as {aside.name}; the checkpoint before it is used.")
         message = f"{self.folder} holds no sound checkpoint"
         raise CheckpointError("\n".join([message, *notes]), advice="Start the run again with `mingyue train`.")
@@ -153,7 +151,7 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
         "checksums": {name: sha256_of(folder / name) for name in (_MODEL, _OPTIMISER)},
         "run": checkpoint.state,
     }
-    state["checksum"] = _checksum(state)
+    state["checksum"] = checksum_of(state)
     with (folder / _STATE).open("w", encoding="utf-8", newline="\n") as file:
         file.write(json.dumps(state, ensure_ascii=False, indent=1) + "\n")
         file.flush()
@@ -163,12 +161,6 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
 
 def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-
-
-def _checksum(state: Mapping[str, Any]) -> str:
-    """SHA-256 of everything in state.json but the checksum itself, in one spelling."""
-    rest = {key: value for key, value in state.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
@@ -184,6 +176,6 @@ def _read_state(folder: Path) -> dict[str, Any]:
             f"{path} is of format version {state['format']}; this program knows versions up to {FORMAT}",
             advice="Install a newer mingyue.",
         )
-    if state.get("checksum") != _checksum(state):
+    if state.get("checksum") != checksum_of(state):
         raise DamagedCheckpointError(f"{path} is damaged: its checksum does not fit its content")
     return state

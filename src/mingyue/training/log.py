@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from mingyue.errors import MissingExtraError
 from mingyue.files import write_bytes_atomically
-from mingyue.training.storage import disk_errors
+from mingyue.training.storage import disk_errors, free_name
 
 
 class MetricsLog:
@@ -46,6 +46,22 @@ class MetricsLog:
             with disk_errors("the log", self.path):
                 write_bytes_atomically(self.path, kept)
         return content[len(kept) :].count(b"\n")
+
+    def mend(self) -> str | None:
+        """Where lines are damaged, set a copy of the whole file aside and keep the others; says so."""
+        content = self.path.read_bytes() if self.path.is_file() else b""
+        lines = content.splitlines(keepends=True)
+        sound = [line for line in lines if _event(line) is not None]
+        if len(sound) == len(lines):
+            return None
+        aside = free_name(self.path.with_name(f"damaged-{self.path.name}"))
+        with disk_errors("the log", aside):
+            write_bytes_atomically(aside, content)
+            write_bytes_atomically(self.path, b"".join(sound))
+        return (
+            f"{self.path} is damaged: {len(lines) - len(sound)} of {len(lines)} lines are no events. "
+            f"It was set aside as {aside.name}; the other lines are kept."
+        )
 
     def size(self) -> int:
         """Bytes written so far."""
@@ -73,11 +89,19 @@ class MetricsLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The events of a metrics.jsonl, in order; a last line that a kill cut short is left out."""
+    """The events of a metrics.jsonl, in order, without damaged lines, such as a last one that a kill cut short."""
     if not path.is_file():
         return []
-    lines = path.read_bytes().split(b"\n")
-    return [json.loads(line) for line in lines[:-1] if line.strip()]
+    return [event for line in path.read_bytes().split(b"\n")[:-1] if (event := _event(line)) is not None]
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """An event of the log; None for a line that is none."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and set(event) >= {"event", "step", "tokens", "seconds"} else None
 
 
 class Board:

@@ -49,6 +49,7 @@ class PairBatches:
             "train_pairs": len(self.corpus.train),
             "heldout_pairs": len(self.corpus.valid),
             "batch_tokens": self.batch_tokens,
+            "digest": self.corpus.digest,
         }
 
     def step(self, step: int) -> list[PairBatch]:

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,10 +23,14 @@ import tomli_w
 
 from mingyue.config import TrainSettings
 from mingyue.errors import CheckpointError, SettingsError
-from mingyue.files import write_text_atomically
-from mingyue.training.storage import disk_errors, free_name, remove_folder
+from mingyue.files import seal_holds, sealed, write_text_atomically
+from mingyue.training.checkpoints import Checkpoints, DamagedCheckpointError
+from mingyue.training.log import read_log
+from mingyue.training.storage import disk_errors, free_name, remove_folder, set_aside, swept
 
-_SETTINGS, _LOCK = "run.toml", "run.lock"
+_SETTINGS, _PLAN, _LOCK = "run.toml", "plan.json", "run.lock"
+_UNFINISHED = re.compile(r"\..+\.\d+\.tmp|\.model-[a-z0-9_]{8}\.tmp")
+"""Names of files and of a bundle that were being written when a program was killed."""
 _HEADER = "# Settings of a run of Mingyue. `mingyue train --config run.toml` starts it again.\n\n"
 
 
@@ -69,6 +76,11 @@ class RunFolder:
         """Whether there is anything to go on with: a checkpoint, or a model."""
         return self.checkpoints.is_dir() or self.model.is_dir()
 
+    @property
+    def planned(self) -> bool:
+        """Whether everything before the first step was done: only then is run.toml complete."""
+        return (self.path / _PLAN).is_file()
+
     @classmethod
     def create(cls, path: Path, settings: TrainSettings) -> tuple[RunFolder, list[str]]:
         """Make the folder of a new run, locked, with its run.toml; returns it and sentences for the user.
@@ -79,7 +91,8 @@ class RunFolder:
         notes: list[str] = []
         if path.is_file():
             raise CheckpointError(f"{path} is a file, not a folder", advice="Choose another --out.")
-        if path.is_dir() and any(inside.name != _LOCK for inside in path.iterdir()):
+        _sweep_beside(path)
+        if path.is_dir() and any(not _is_left_over(inside.name) for inside in path.iterdir()):
             if not (path / _SETTINGS).is_file():
                 raise CheckpointError(
                     f"{path} is not empty, and what is in it is not a run", advice="Choose another --out."
@@ -104,6 +117,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         folder.lock()
         try:
+            folder.sweep()
             folder.write_settings(settings)
         except BaseException:
             folder.unlock()
@@ -113,9 +127,25 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """The folder of a run that was begun. Raises `CheckpointError` if it holds none."""
-        if not (path / _SETTINGS).is_file():
-            raise CheckpointError(f"{path} holds no run: there is no {_SETTINGS} in it")
-        return cls(path)
+        folder = cls(path)
+        if not folder.settings_path.is_file() and not Checkpoints(folder.checkpoints).steps():
+            raise CheckpointError(
+                f"{path} holds no run: there is no {_SETTINGS} in it", advice="Start one with `mingyue train`."
+            )
+        return folder
+
+    def sweep(self) -> None:
+        """Remove what a killed program was writing, outside of checkpoints/. The folder is locked by the caller."""
+        aside = self.path / ".model-old.tmp"  # where `save_bundle` keeps the old model between two renames
+        if aside.is_dir() and not self.model.exists():
+            aside.rename(self.model)
+        shutil.rmtree(aside, ignore_errors=True)
+        for folder in (self.path, self.data):
+            for left in folder.glob(".*.tmp"):
+                if left.is_dir() and _UNFINISHED.fullmatch(left.name):
+                    shutil.rmtree(left, ignore_errors=True)
+                elif _UNFINISHED.fullmatch(left.name):
+                    left.unlink(missing_ok=True)
 
     def write_settings(self, settings: TrainSettings) -> None:
         """Write run.toml; settings that are None (chosen for you) are left out."""
@@ -128,23 +158,59 @@ class RunFolder:
         try:
             values = tomllib.loads(self.settings_path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SettingsError(f"{self.settings_path} cannot be read: {error}") from error
+            raise SettingsError(
+                f"{self.settings_path} cannot be read: {error}",
+                advice="Correct it, or delete it: `mingyue resume` then takes the settings from the latest checkpoint.",
+            ) from error
         return TrainSettings.read(values, source=str(self.settings_path))
+
+    def restore_settings(self) -> str | None:
+        """Where run.toml is gone, write it again from the latest checkpoint whose state is sound; says so.
+
+        Raises `CheckpointError` if there is none.
+        """
+        if self.settings_path.is_file():
+            return None
+        checkpoints = Checkpoints(self.checkpoints)
+        for step in reversed(checkpoints.steps()):
+            try:
+                values = checkpoints.read_run(step)["settings"]
+            except DamagedCheckpointError:
+                continue
+            self.write_settings(TrainSettings.read(values, source=str(checkpoints.path(step))))
+            return f"{self.settings_path} was missing; the settings are those of the checkpoint of step {step:,}."
+        raise CheckpointError(f"{self.settings_path} is missing, and no checkpoint is sound that could replace it")
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Record the plan; on the disk when this returns."""
-        with disk_errors("the plan", self.path / "plan.json"):
-            write_text_atomically(self.path / "plan.json", json.dumps(plan, indent=1) + "\n")
+        with disk_errors("the plan", self.path / _PLAN):
+            write_text_atomically(self.path / _PLAN, json.dumps(sealed(plan), indent=1) + "\n")
 
-    def read_plan(self) -> dict[str, Any] | None:
-        """The recorded plan, if there is one."""
-        path = self.path / "plan.json"
-        if not path.is_file():
+    def read_plan(self, key: str, tell: Callable[[str], None]) -> dict[str, Any] | None:
+        """The recorded plan, `{"key": …, "plan": …}`, if there is one.
+
+        A damaged plan.json is set aside, and the latest plan in metrics.jsonl is taken, under the key `key`; `tell` is
+        told. So it is for a missing one.
+        """
+        path = self.path / _PLAN
+        damage = "is missing"
+        if path.is_file():
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+                if isinstance(found, dict) and {"key", "plan"} <= set(found) and seal_holds(found):
+                    return found
+                damage = "is damaged: its checksum does not fit its content"
+            except (OSError, ValueError) as error:
+                damage = f"cannot be read: {error}"
+            damage += f". It was set aside as {set_aside(path).name}"
+        plans = [line for line in read_log(self.metrics) if line["event"] == "plan"]
+        if not plans:
+            if damage != "is missing":
+                tell(f"{path} {damage}; a plan is made anew.")
             return None
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        tell(f"{path} {damage}; the plan is taken from {self.metrics.name}.")
+        known = ("event", "step", "tokens", "seconds")
+        return {"key": key, "plan": {name: value for name, value in plans[-1].items() if name not in known}}
 
     def remove(self) -> None:
         """Remove what a run that has no checkpoint left behind."""
@@ -190,6 +256,18 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.unlock()
+
+
+def _is_left_over(name: str) -> bool:
+    return name == _LOCK or _UNFINISHED.fullmatch(name) is not None
+
+
+def _sweep_beside(path: Path) -> None:
+    """Remove what a `remove` that was killed left beside the place of a run."""
+    if path.parent.is_dir():
+        for left in path.parent.glob("tmp-removed-*"):
+            if swept(path.name).fullmatch(left.name):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 if os.name == "nt":

@@ -124,8 +124,10 @@ def start(
     log = MetricsLog(
         folder.metrics, board=Board(folder.tensorboard, from_step=state.step) if settings.run.tensorboard else None
     )
+    recorded = _read_plan(folder, settings if found is None else _settings_of(found), tell) if resume else None
     log.cut(state.log_bytes)
-    recorded = _read_plan(folder) if resume else None
+    if (damage := log.mend()) is not None:
+        tell(damage)
     plan = _choose_plan(settings, recorded, stepper=stepper, batches=batches, state=state, pace=pace, caller=caller)
     run = Run(
         model, batches, settings, folder, runtime, caller, optimisers, stepper, checkpoints, log, pace, plan, state
@@ -148,13 +150,12 @@ def _find(
         tell("There is no checkpoint yet: the run begins at its start.")
         return None, []
     found, notes = checkpoints.load_latest()
-    before = TrainSettings.read(found.state["settings"], source=f"{checkpoints.path(found.step)}")
-    changes = changes_between(before, settings)
+    changes = changes_between(_settings_of(found), settings)
     check_changes(changes)
     for note in (*notes, *(change.describe() for change in changes)):
         tell(note)
     for key, value in batches.identity.items():
-        if found.state["data"].get(key) != value:
+        if found.state["data"].get(key, value) != value:  # what an earlier version did not know is believed
             raise CheckpointError(
                 f"the run was made with {key} {found.state['data'].get(key)}, and now it is {value}",
                 advice="The text or the tokenizer has changed: put the old one back, or start a new run.",
@@ -193,8 +194,12 @@ def describe_runtime(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def _read_plan(folder: RunFolder) -> tuple[str, Plan] | None:
-    recorded = folder.read_plan()
+def _settings_of(found: Checkpoint) -> TrainSettings:
+    return TrainSettings.read(found.state["settings"], source=f"the checkpoint of step {found.step}")
+
+
+def _read_plan(folder: RunFolder, settings: TrainSettings, tell: Callable[[str], None]) -> tuple[str, Plan] | None:
+    recorded = folder.read_plan(plan_key(settings), tell)
     return None if recorded is None else (recorded["key"], Plan.from_json(recorded["plan"]))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from mingyue.errors import CheckpointError
-from mingyue.files import explain_os_error
+from mingyue.files import explain_os_error, sync_folder
 
 TEMPORARY = "tmp-"
 """How names of unfinished and of half-removed folders begin; a resume sweeps them away."""
@@ -24,23 +23,6 @@ def sync_file(path: Path) -> None:
     """Push a file's bytes to the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Push a folder's names to the disk; Windows has no such call and needs none."""
-    if os.name == "nt":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sha256_of(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def remove_folder(path: Path) -> None:
@@ -57,6 +39,20 @@ def free_name(path: Path) -> Path:
     while path.with_name(f"{path.name}.{number}").exists():
         number += 1
     return path.with_name(f"{path.name}.{number}")
+
+
+def set_aside(path: Path) -> Path:
+    """Give a damaged file or folder another name, under which nothing looks for it; returns that."""
+    aside = free_name(path.with_name(f"damaged-{path.name}"))
+    with disk_errors("the new name of what is damaged", aside):
+        path.rename(aside)
+        sync_folder(path.parent)
+    return aside
+
+
+def swept(name: str) -> re.Pattern[str]:
+    """What the name of a folder that `remove_folder` was killed over looks like."""
+    return re.compile(rf"{TEMPORARY}removed-{re.escape(name)}-\d+")
 
 
 @contextmanager
