@@ -44,9 +44,7 @@ from _beside import (
 
 from mingyue.training import read_log
 
-_EVALUATIONS = (
-    2  # of nanoGPT in a run of so many minutes, besides the first: it saves at them alone, the last is at the end
-)
+_EVALUATIONS = 2  # of nanoGPT in a run of so many minutes, besides the first: it saves at them alone
 _PROBE = 60
 
 
