@@ -4,6 +4,8 @@
     optimiser.safetensors   the optimisers' state, by weight
     state.json              where the run stands, and the SHA-256 of all three
 
+A sharded run writes a few files for each rank instead of the first two (`sharded_checkpoints`); both are read here.
+
 A checkpoint is written under a temporary name, pushed to the disk and renamed. Nothing in it is executed when it is
 read: tensors and JSON. A damaged one is told by its checksums, set aside, and the one before is used.
 """
@@ -24,6 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from mingyue.errors import CheckpointError
 from mingyue.files import checksum_of, sha256_of, sync_folder
+from mingyue.training.sharded_files import read_whole
 from mingyue.training.storage import TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
 
 FORMAT = 1
@@ -75,35 +78,50 @@ class Checkpoints:
         with disk_errors("the checkpoint", final):
             try:
                 fresh.mkdir(parents=True)
-                _write(fresh, checkpoint)
-                if final.exists():  # saved before, damaged or from a run that was cut back: the new one replaces it
-                    remove_folder(final)
-                fresh.rename(final)
-                sync_folder(self.folder)
+                self.publish(fresh, checkpoint.step, _write(fresh, checkpoint), checkpoint.state)
             except BaseException:
                 shutil.rmtree(fresh, ignore_errors=True)
                 raise
-        self._prune(just_saved=checkpoint.step, best=best)
+        self.prune(just_saved=checkpoint.step, best=best)
         return final
+
+    def publish(self, fresh: Path, step: int, checksums: Mapping[str, str], run: Mapping[str, Any]) -> None:
+        """Give a folder whose tensors are on the disk its state.json, and its name."""
+        _write_state(fresh, checksums, run)
+        final = self.path(step)
+        if final.exists():  # saved before, damaged or from a run that was cut back: the new one replaces it
+            remove_folder(final)
+        fresh.rename(final)
+        sync_folder(self.folder)
 
     def load(self, step: int) -> Checkpoint:
         """Read one checkpoint. Raises `CheckpointError` that names the file which is missing or damaged."""
         folder = self.path(step)
-        state = _read_state(folder)
+        state = self.read_state(step)
         for name, expected in state["checksums"].items():
-            path = folder / name
-            if not path.is_file():
-                raise DamagedCheckpointError(f"{path} is missing")
-            try:
-                found = sha256_of(path)
-            except OSError as error:  # a sector that the disk cannot give back
-                raise DamagedCheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-            if found != expected:
-                raise DamagedCheckpointError(
-                    f"{path} is damaged: its SHA-256 is {found[:12]}…, {_STATE} says {expected[:12]}…",
-                    advice="Copy it again, or go on from an earlier checkpoint.",
-                )
-        return Checkpoint(step, load_file(folder / _MODEL), load_file(folder / _OPTIMISER), state["run"])
+            self.check_file(step, name, expected)
+        if _MODEL in state["checksums"]:
+            return Checkpoint(step, load_file(folder / _MODEL), load_file(folder / _OPTIMISER), state["run"])
+        return Checkpoint(step, *read_whole(folder), state["run"])
+
+    def read_state(self, step: int) -> dict[str, Any]:
+        """The content of state.json. Raises `CheckpointError` as `load`."""
+        return _read_state(self.path(step))
+
+    def check_file(self, step: int, name: str, expected: str) -> None:
+        """Raise `DamagedCheckpointError` if a file of a checkpoint is missing, or its SHA-256 is not `expected`."""
+        path = self.path(step) / name
+        if not path.is_file():
+            raise DamagedCheckpointError(f"{path} is missing")
+        try:
+            found = sha256_of(path)
+        except OSError as error:  # a sector that the disk cannot give back
+            raise DamagedCheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        if found != expected:
+            raise DamagedCheckpointError(
+                f"{path} is damaged: its SHA-256 is {found[:12]}…, {_STATE} says {expected[:12]}…",
+                advice="Copy it again, or go on from an earlier checkpoint.",
+            )
 
     def read_run(self, step: int) -> dict[str, Any]:
         """What the state of a checkpoint says, without its tensors. Raises `CheckpointError` as `load`."""
@@ -120,8 +138,9 @@ class Checkpoints:
             try:
                 return self.load(step), notes
             except DamagedCheckpointError as error:
-                aside = set_aside(self.path(step))
-                notes.append(f"{error.message}. It was set aside as {aside.name}; the checkpoint before it is used.")
+                notes.append(
+                    f"{error.message}. It was set aside as {self._set_aside(step)}; the checkpoint before it is used."
+                )
         message = f"{self.folder} holds no sound checkpoint"
         raise CheckpointError("\n".join([message, *notes]), advice="Start the run again with `mingyue train`.")
 
@@ -132,7 +151,11 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
         return [path.name for path in left]
 
-    def _prune(self, *, just_saved: int, best: int | None) -> None:
+    def _set_aside(self, step: int) -> str:
+        return set_aside(self.path(step)).name
+
+    def prune(self, *, just_saved: int, best: int | None) -> None:
+        """Drop the checkpoints that are neither among the latest `keep` nor the `best` step."""
         # The one just written is known to be good, so at least one good checkpoint stays whatever the others are.
         stays = {*self.steps()[-self.keep :], just_saved, best}
         for step in self.steps():
@@ -141,15 +164,20 @@ class Checkpoints:
                     remove_folder(self.path(step))
 
 
-def _write(folder: Path, checkpoint: Checkpoint) -> None:
+def _write(folder: Path, checkpoint: Checkpoint) -> dict[str, str]:
+    """Write the tensors, on the disk when this returns; gives the checksums of the files."""
     save_file(_plain(checkpoint.model), folder / _MODEL, metadata={"format": "pt"})
     save_file(_plain(checkpoint.optimiser), folder / _OPTIMISER)
     for name in (_MODEL, _OPTIMISER):
         sync_file(folder / name)
+    return {name: sha256_of(folder / name) for name in (_MODEL, _OPTIMISER)}
+
+
+def _write_state(folder: Path, checksums: Mapping[str, str], run: Mapping[str, Any]) -> None:
     state: dict[str, Any] = {
         "format": FORMAT,
-        "checksums": {name: sha256_of(folder / name) for name in (_MODEL, _OPTIMISER)},
-        "run": checkpoint.state,
+        "checksums": dict(checksums),
+        "run": dict(run),
     }
     state["checksum"] = checksum_of(state)
     with (folder / _STATE).open("w", encoding="utf-8", newline="\n") as file:
