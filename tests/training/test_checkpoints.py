@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from mingyue.errors import CheckpointError
+from mingyue.errors import CheckpointError, TrainingError
 from mingyue.training import Checkpoint, Checkpoints
 from mingyue.training import checkpoints as module
 
@@ -250,6 +250,37 @@ def test_loading_executes_nothing(store, tmp_path, monkeypatch):
         with pytest.raises(CheckpointError):
             checkpoints.load(10)
     assert not flag.exists()
+
+
+def test_weights_that_are_not_finite_are_never_saved(store):
+    """A checkpoint that nothing could go on from would push out a good one."""
+    checkpoints = store(keep=1)
+    checkpoints.save(checkpoint(10))
+    bad = checkpoint(20)
+    bad.model["a"][1, 2] = float("nan")
+    with pytest.raises(TrainingError, match="the weight a is not finite after step 20"):
+        checkpoints.save(bad)
+    assert checkpoints.steps() == [10]
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000010"]
+
+
+def test_a_file_that_the_disk_cannot_give_back_is_damage(store, monkeypatch):
+    """A read that fails is told with the file's name, and the checkpoint before it is used."""
+    checkpoints = store()
+    for step in (10, 20):
+        checkpoints.save(checkpoint(step))
+    read = module.sha256_of
+
+    def failing(path):
+        if path.parent.name == "step-00000020":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(path)
+
+    monkeypatch.setattr(module, "sha256_of", failing)
+    loaded, notes = checkpoints.load_latest()
+    assert loaded.step == 10
+    assert "model.safetensors" in notes[0]
+    assert os.strerror(errno.EIO) in notes[0]
 
 
 def test_checksum_covers_every_number_of_the_state(store):

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from mingyue.errors import CheckpointError
+from mingyue.errors import CheckpointError, TrainingError
 from mingyue.files import checksum_of, sha256_of, sync_folder
 from mingyue.training.sharded_files import read_whole
 from mingyue.training.storage import TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
@@ -72,7 +72,9 @@ class Checkpoints:
         """Write a checkpoint; then drop those that are neither among the latest `keep` nor the `best` step.
 
         Raises `CheckpointError` when the disk is full or refuses; every checkpoint that was there is then still whole.
+        Raises `TrainingError` for a weight that is not finite: from such a checkpoint nothing could go on.
         """
+        _check_finite(checkpoint)
         final = self.path(checkpoint.step)
         fresh = self.folder / f"{TEMPORARY}{final.name}-{os.getpid()}"
         with disk_errors("the checkpoint", final):
@@ -162,6 +164,18 @@ class Checkpoints:
             if step not in stays:
                 with suppress(OSError):  # in use by another program: no reason to stop; the next save tries again
                     remove_folder(self.path(step))
+
+
+def _check_finite(checkpoint: Checkpoint) -> None:
+    for name, weight in checkpoint.model.items():
+        if not bool(torch.isfinite(weight).all()):
+            raise TrainingError(
+                f"the weight {name} is not finite after step {checkpoint.step}: it is not saved",
+                advice=(
+                    "The last checkpoint is good. Resume it with lower rates (--learning-rate, --muon-learning-rate), "
+                    "a longer --warmup, or --dtype fp32."
+                ),
+            )
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> dict[str, str]:
