@@ -74,7 +74,7 @@ class Checkpoints:
         Raises `CheckpointError` when the disk is full or refuses; every checkpoint that was there is then still whole.
         Raises `TrainingError` for a weight that is not finite: from such a checkpoint nothing could go on.
         """
-        _check_finite(checkpoint)
+        check_finite(checkpoint.model, checkpoint.step)
         final = self.path(checkpoint.step)
         fresh = self.folder / f"{TEMPORARY}{final.name}-{os.getpid()}"
         with disk_errors("the checkpoint", final):
@@ -166,11 +166,12 @@ class Checkpoints:
                     remove_folder(self.path(step))
 
 
-def _check_finite(checkpoint: Checkpoint) -> None:
-    for name, weight in checkpoint.model.items():
+def check_finite(weights: Mapping[str, torch.Tensor], step: int) -> None:
+    """Raise `TrainingError` that names the first weight which is not finite."""
+    for name, weight in weights.items():
         if not bool(torch.isfinite(weight).all()):
             raise TrainingError(
-                f"the weight {name} is not finite after step {checkpoint.step}: it is not saved",
+                f"the weight {name} is not finite after step {step}: it is not saved",
                 advice=(
                     "The last checkpoint is good. Resume it with lower rates (--learning-rate, --muon-learning-rate), "
                     "a longer --warmup, or --dtype fp32."
