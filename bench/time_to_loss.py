@@ -97,7 +97,7 @@ class Comparison:
         done = run_peer(self.peer, options, threads=self.asked.threads)
         model = ("--nanogpt", str(self.peer), "--checkpoint", str(out / "ckpt.pt"))
         found = measured(self.text, self.recipe.block, self.asked.threads, *model)
-        return {"seconds": done.seconds, "iterations": self.iterations, **found}
+        return {"seconds": done.seconds, "steps": self.iterations, **found}
 
     def run_ours(self, number: int, target: float) -> dict[str, Any]:
         """`mingyue train`, and when its log was at the target first."""
@@ -118,26 +118,30 @@ class Comparison:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """The median, and between what it lies where there are several."""
+    """The median, and between what it lies where the values differ."""
     middle = f"{statistics.median(values):.{digits}f}"
-    return middle if len(values) == 1 else f"{middle} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    return middle if min(values) == max(values) else f"{middle} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def table(rounds: list[tuple[dict[str, Any], dict[str, Any]]], asked: argparse.Namespace) -> None:
     """What was found, as rows of Markdown."""
     print("\n" + machine(asked.threads) + "\n")
-    print("| | held-out loss, nats a character | program, s | to the target, s |\n|--|--|--|--|")
     theirs, ours = zip(*rounds, strict=True)
-    to_target = [one["seconds_to_target"] for one in ours]
-    for name, side in (("nanoGPT", theirs), (f"mingyue train {asked.ours}".strip(), ours)):
-        reached = [one["seconds"] for one in theirs] if side is theirs else to_target
-        cell = spread(reached, 1) if None not in reached else "not in every run"
-        losses, times = ([one[key] for one in side] for key in ("loss", "seconds"))
-        print(f"| {name} | {spread(losses, 4)} | {spread(times, 1)} | {cell} |")
-    if None not in to_target:
-        shares = [peer["seconds"] / own["seconds_to_target"] for peer, own in rounds]
+    reached = {"nanoGPT": [one["seconds"] for one in theirs], "ours": [one["seconds_to_target"] for one in ours]}
+    head = "| | held-out loss, nats a character | steps | program, s |"
+    print(head + ("" if asked.minutes else " to the target, s |"))
+    print("|--|--|--|--|" + ("" if asked.minutes else "--|"))
+    for name, side in (("nanoGPT", theirs), ("ours", ours)):
+        losses, steps, times = ([one[key] for one in side] for key in ("loss", "steps", "seconds"))
+        command = name if side is theirs else f"`mingyue train {asked.ours}`"
+        row = f"| {command} | {spread(losses, 4)} | {spread(steps, 0)} | {spread(times, 1)} |"
+        if not asked.minutes:
+            row += f" {'not in every run' if None in reached[name] else spread(reached[name], 1)} |"
+        print(row)
+    if not asked.minutes and None not in reached["ours"]:
+        shares = [peer / own for peer, own in zip(*reached.values(), strict=True)]
         print(f"\nnanoGPT's time / our time to its loss: {spread(shares, 2)}")
-    print(f"our loss - nanoGPT's: {spread([own['loss'] - peer['loss'] for peer, own in rounds], 4)}")
+    print(f"\nour loss - nanoGPT's: {spread([own['loss'] - peer['loss'] for peer, own in rounds], 4)}")
     print(f"without the {ours[0]['unseen']} characters that only the held-out part has: ", end="")
     print(*(f"{name} {spread([one['loss_without_unseen'] for one in side], 4)}" for name, side in
             (("ours", ours), ("nanoGPT", theirs))), sep=", ")  # fmt: skip
