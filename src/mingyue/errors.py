@@ -43,6 +43,10 @@ class TrainingError(MingyueError):
     """Training had to stop (a loss that is not a number, no steps to take, and the like)."""
 
 
+class LostRankError(TrainingError):
+    """Another process of a run on several processes is gone."""
+
+
 class GenerationError(MingyueError):
     """A request for text or scores cannot be served."""
 

@@ -35,11 +35,49 @@ class Runtime:
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     def describe(self) -> str:
-        """One line for the user: device, number format, threads."""
+        """One line for the user: device, number format, threads, processes."""
         name = str(self.dtype).removeprefix("torch.")
         plural = "" if self.threads == 1 else "s"
         threads = f", {self.threads} thread{plural}" if self.device.type == "cpu" else ""
-        return f"{self.device}, {name}{threads}"
+        several = f" in each of {self.world_size} processes" if self.world_size > 1 else ""
+        return f"{self.device}, {name}{threads}{several}"
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those of one run, as torchrun says it in the environment; alone if nobody says anything."""
+
+    rank: int = 0
+    """Number of this process, from 0."""
+    size: int = 1
+    """Processes of the run, on all machines."""
+    local_rank: int = 0
+    """Number of this process on its machine: that of its GPU."""
+    local_size: int = 1
+    """Processes on this machine."""
+    restarts: int = 0
+    """How often they were started again after one of them died."""
+    launch: str | None = None
+    """Name of the launch; None if no launcher started this process."""
+
+
+def processes() -> Processes:
+    """Read the environment. Raises `SettingsError` for numbers that contradict each other."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return Processes()
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+    try:
+        rank, size, local_rank, local_size, restarts = (
+            int(os.environ.get(name, default)) for name, default in zip(names, "01010", strict=True)
+        )
+    except ValueError:
+        rank, size, local_rank, local_size, restarts = -1, 0, 0, 0, 0
+    if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
+        given = ", ".join(f"{name}={os.environ.get(name)}" for name in names)
+        raise SettingsError(
+            f"the environment describes processes that cannot be: {given}", advice="Start the run with torchrun."
+        )
+    return Processes(rank, size, local_rank, local_size, restarts, os.environ.get("TORCHELASTIC_RUN_ID", ""))
 
 
 def available_cores() -> int:
@@ -53,13 +91,17 @@ def choose_runtime(device: str | None = None, dtype: str | None = None, threads:
     """Choose and apply device, number format and thread count.
 
     `device` and `dtype` as in `RunSettings`. Raises `SettingsError` for a device that is not there; a number format
-    that the device does not serve falls back to fp32 and leaves a note.
+    that the device does not serve falls back to fp32 and leaves a note. One of several processes takes the GPU of its
+    number, or its share of the cores.
     """
     import torch
 
     notes: list[str] = []
+    place = processes()
     chosen = _choose_device(device)
-    threads = threads or available_cores()
+    if place.size > 1:
+        chosen = _device_of(place, chosen, asked=device)
+    threads = threads or max(1, available_cores() // place.local_size)
     torch.set_num_threads(threads)
     # What fades (a momentum of a weight that gets no gradient any more) passes through numbers below 1e-38, in which
     # CPUs compute many times slower: they count as 0 here. Threads inherit it from the one that starts them.
@@ -76,7 +118,32 @@ def choose_runtime(device: str | None = None, dtype: str | None = None, threads:
     else:
         number = torch.float32
         notes.append(f"{dtype} was asked for, but {chosen} is not fast in it: this run uses fp32 instead.")
-    return Runtime(chosen, number, threads, tuple(notes))
+    return Runtime(chosen, number, threads, tuple(notes), place.rank, place.size)
+
+
+def _device_of(place: Processes, chosen: torch.device, *, asked: str | None) -> torch.device:
+    """The device of one of several processes."""
+    import torch
+
+    if chosen.type == "mps":
+        if asked is not None:
+            raise SettingsError("several processes cannot train on mps", advice="Use --device cpu, or one process.")
+        return torch.device("cpu")
+    if chosen.type != "cuda":
+        return chosen
+    if chosen.index is not None:
+        raise SettingsError(
+            f"device {chosen} is one GPU, and this run has {place.size} processes",
+            advice="Give --device cuda: each process takes the GPU of its number.",
+        )
+    if place.local_size > torch.cuda.device_count():
+        raise SettingsError(
+            f"{place.local_size} processes on this machine ask for a GPU each, and it has {torch.cuda.device_count()}",
+            advice="Start as many processes as there are GPUs, or use --device cpu.",
+        )
+    device = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(device)
+    return device
 
 
 def _choose_device(asked: str | None) -> torch.device:
@@ -104,8 +171,8 @@ def derive_seed(seed: int, *parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "little") >> 1
 
 
-def seconds_since_process_start() -> float:
-    """Seconds since the operating system started this process (imports included)."""
+def seconds_since_process_start(process: int | None = None) -> float:
+    """Seconds since the operating system started this process (imports included), or the one of the given number."""
     import psutil
 
-    return max(0.0, time.time() - psutil.Process().create_time())
+    return max(0.0, time.time() - psutil.Process(process).create_time())

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mingyue.config import RunSettings
+
 
 @pytest.fixture
 def api(monkeypatch):
@@ -16,6 +18,7 @@ def api(monkeypatch):
     import mingyue
 
     module = types.ModuleType("mingyue.api")
+    module.processes_of_run = lambda folder, changes: RunSettings()
     monkeypatch.setitem(sys.modules, "mingyue.api", module)
     monkeypatch.setattr(mingyue, "api", module, raising=False)
     return module

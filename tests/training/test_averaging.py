@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mingyue.models import build_model
-from mingyue.training import Checkpoint, Checkpoints, DamagedCheckpointError, evaluate, loop, read_log
+from mingyue.training import Checkpoint, Checkpoints, DamagedCheckpointError, evaluate, final_weights, read_log
 from mingyue.training.averaging import average_weights
 
 
@@ -105,7 +105,7 @@ def test_both_ends(bench, watcher, monkeypatch, worse):
         assert last == 3
         return {name: weight + 3.0 * worse for name, weight in plain.state_dict().items()}, [1, 2, 3]
 
-    monkeypatch.setattr(loop, "average_weights", fake)
+    monkeypatch.setattr(final_weights, "average_weights", fake)
     seen = watcher()
     model, result = run.go(watcher=seen)
     assert all(torch.equal(weight, plain.state_dict()[name]) for name, weight in model.state_dict().items())

@@ -48,6 +48,7 @@ def other_value(name, settings):
         "recipe": "paper",
         "select": "bleu",
         "rotary_base": 500.0,
+        "parallel": "sharded",
     }
     if name in special:
         return special[name]

@@ -7,7 +7,7 @@ from mingyue.api.demo import TranslateDemo, text_demo, translate_demo
 from mingyue.api.info import Info, describe, info
 from mingyue.api.model import Model, load
 from mingyue.api.outcome import Outcome
-from mingyue.api.run import resume, train
+from mingyue.api.run import processes_of_run, resume, train
 from mingyue.api.translator import TranslationReport, Translator, load_translator, one_line, translates
 from mingyue.data import data_folder
 from mingyue.diagnostics import Diagnosis, diagnose
@@ -33,6 +33,7 @@ __all__ = [
     "load",
     "load_translator",
     "one_line",
+    "processes_of_run",
     "resume",
     "run_path",
     "text_demo",

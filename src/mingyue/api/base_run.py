@@ -6,7 +6,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from mingyue.api.outcome import Outcome
 from mingyue.config import TrainSettings
 from mingyue.models import Transformer, TransformerConfig, build_model
 from mingyue.runtime import Runtime, derive_seed
-from mingyue.training import BatchSource, Caller, Clock, Observer, RunFolder, TrainResult
+from mingyue.training import BatchSource, Caller, Clock, Observer, RunFolder, TrainResult, measure_peak
 from mingyue.training import train as run_training
+from mingyue.training.distributed import Ranks
 from mingyue.training.sizing import DEFAULT_MINUTES, EFFICIENCY
 
 ENDING = 2.0
@@ -47,8 +48,13 @@ class Place:
     runtime: Runtime
     clock: Clock
     observer: Observer
-    peak: float
-    """Floating-point operations a second, as `measure_peak` gives them."""
+    peak: float = 0.0
+    """Floating-point operations a second of all ranks, as `measure_peak` gives them; 0 until it was asked."""
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def measure(self) -> None:
+        """Ask `measure_peak`."""
+        self.peak = measure_peak(self.runtime.device, dtype=self.runtime.dtype) * self.ranks.size
 
 
 class Run(ABC):
@@ -111,11 +117,21 @@ class Run(ABC):
             runtime=place.runtime,
             caller=self.prepare(model, caller),
             resume=resume,
+            ranks=place.ranks,
         )
         model.eval()
+        outcome = place.ranks.on_main(lambda: self._hand_over(model, result))
+        if outcome is None:  # another rank knows the words of it
+            outcome = Outcome("not measured", ())
+        verdict, sentences, texts = place.ranks.share(lambda: (outcome.verdict, outcome.sentences, outcome.texts))
+        if not place.ranks.is_main:
+            outcome = Outcome(verdict, tuple(sentences), tuple(texts))
+        return RunResult(place.folder.path, place.folder.model, result, outcome, of_pairs=settings.pairs.given)
+
+    def _hand_over(self, model: Transformer, result: TrainResult) -> Outcome:
         outcome = self.judge(model, result)
         self.save(model, self._card(result, outcome))
-        return RunResult(place.folder.path, place.folder.model, result, outcome, of_pairs=settings.pairs.given)
+        return outcome
 
     def epochs(self, result: TrainResult) -> float:
         """Passes over the training text that were made."""
@@ -150,6 +166,12 @@ class Run(ABC):
         if result.evaluation is not None:
             card |= result.evaluation.numbers()
         return card
+
+
+def chosen_threads(settings: TrainSettings, runtime: Runtime) -> int | None:
+    """Threads that run.toml keeps: those of a run of one process; of several, whose share follows their number, only
+    what was asked for."""
+    return runtime.threads if runtime.world_size == 1 else settings.run.threads
 
 
 def run_path(settings: TrainSettings) -> Path:

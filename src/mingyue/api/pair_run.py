@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mingyue.api.base_run import Place, Run, run_path
+from mingyue.api.base_run import Place, Run, chosen_threads, run_path
 from mingyue.api.outcome import Outcome, judge_course
 from mingyue.bundle import save_bundle
 from mingyue.config import EncoderDecoderConfig, TrainSettings, TranslateSettings
@@ -61,6 +61,7 @@ class PairRun(Run):
             batch_tokens=tokens,
             micro_tokens=settings.batch.micro_batch_tokens or tokens,
             seed=settings.run.seed,
+            ranks=place.ranks.size,
         )
         train = corpus.train
         self._lengths = round(np.mean(train.source_lengths)), round(np.mean(train.target_lengths))
@@ -83,7 +84,7 @@ class PairRun(Run):
             context=settings.model.context or DEFAULT_PAIR_CONTEXT,
             batch_tokens=settings.batch.batch_tokens or _BATCH_TOKENS,
             out=str(run_path(settings)),
-            threads=place.runtime.threads,
+            threads=chosen_threads(settings, place.runtime),
         )
         assert settings.model.context is not None
         _check(settings, settings.model.context)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from mingyue.api.base_run import Place, Run, RunResult, run_path
 from mingyue.api.pair_run import PairRun
+from mingyue.api.run_ranks import check_processes, fitting_threads, note_launch, was_begun_here
 from mingyue.api.text_run import TextRun
 from mingyue.bundle import read_training
-from mingyue.config import PairSettings, TrainSettings
+from mingyue.config import PairSettings, RunSettings, TrainSettings
 from mingyue.errors import CheckpointError, DataError, MingyueError, SettingsError, TrainingError
-from mingyue.runtime import Runtime, choose_runtime
-from mingyue.training import Clock, Observer, RunFolder, changed_settings, measure_peak, read_log
+from mingyue.runtime import choose_runtime, processes
+from mingyue.training import Clock, Observer, RunFolder, changed_settings, read_log
+from mingyue.training.distributed import Ranks, join
 from mingyue.training.recipes import with_recipe
 from mingyue.training.resume_rules import changes_between, check_changes
 from mingyue.training.storage import set_aside
@@ -29,10 +33,10 @@ def train(
     """Train a model. `given` are fields of `TrainSettings` by name, whatever group they are in; they win.
 
     `observer` is told what happens; `waited` are seconds that the user has already waited (a budget in minutes counts
-    them). Raises `MingyueError` of every kind; what was saved before stays whole.
+    them). Under torchrun every process calls this alike and has the same result; the observer of rank 0 alone is told.
+    Raises `MingyueError` of every kind; what was saved before stays whole.
     """
     clock = Clock(waited)
-    observer = observer or Observer()
     settings = with_recipe((settings or TrainSettings()).with_flat(**given))
     if not settings.data.sources and not settings.pairs.given:
         raise TrainingError(
@@ -44,18 +48,18 @@ def train(
             advice="Leave out the one or the other.",
         )
     _refuse_other_kind(settings)
-    runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
-    folder, notes = RunFolder.create(run_path(settings), settings)
-    with folder:
-        try:
-            for note in (*notes, *runtime.notes):
-                observer.on_note(note)
-            run = _kind(settings).of(settings, _place(folder, runtime, clock, observer))
-            run.introduce()
-        except BaseException:
-            folder.remove()  # nothing was trained: the same command, corrected, must not find a run in its way
-            raise
-        return run.go(resume=False)
+    check_processes(settings)
+    path = run_path(settings)
+    with join() as ranks:
+        observer = (observer if ranks.is_main else None) or Observer()
+        if ranks.share(lambda: was_begun_here(path)):
+            observer.on_note(f"A process died; all were started again (restart {processes().restarts}).")
+            return _resume(path, {}, observer, clock, ranks)
+        runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
+        folder, notes = ranks.on_main(lambda: RunFolder.create(path, settings)) or (RunFolder(path), [])
+        with folder if ranks.is_main else nullcontext():
+            place = Place(folder=folder, runtime=runtime, clock=clock, observer=observer, ranks=ranks)
+            return _begin(settings, place, notes).go(resume=False)
 
 
 def resume(
@@ -72,32 +76,95 @@ def resume(
     holds no run, or no sound checkpoint.
     """
     clock = Clock(waited)
-    observer = observer or Observer()
-    with RunFolder.open(Path(folder)) as opened:
-        opened.sweep()
-        if (restored := opened.restore_settings()) is not None:
-            observer.on_note(restored)
-        old = opened.read_settings()
-        settings = changed_settings(old, {**(changes or {}), **given})
-        check_changes(changes_between(old, settings))
-        _refuse_other_kind(settings)
-        if not opened.begun and not opened.planned:  # run.toml holds what was asked for, not yet what was chosen
-            raise _nothing_trained(opened)
-        _refuse_if_done(opened, old, settings, observer)
-        runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
-        for note in runtime.notes:
-            observer.on_note(note)
-        place = _place(opened, runtime, clock, observer)
+    with join() as ranks:
+        observer = (observer if ranks.is_main else None) or Observer()
+        return _resume(Path(folder), {**(changes or {}), **given}, observer, clock, ranks)
+
+
+def _begin(settings: TrainSettings, place: Place, notes: Sequence[str]) -> Run:
+    """A new run before its first step: rank 0 prepares the text and chooses, the others read what it left."""
+    folder, ranks = place.folder, place.ranks
+
+    def prepare() -> Run:
         try:
-            run: Run = _kind(settings).again(settings, place)
-        except DataError as error:
-            if not opened.begun:
-                raise _nothing_trained(opened) from error
-            run = _prepare_again(settings, place, error)
-        result = run.go(resume=True)
-        if settings != old:
-            opened.write_settings(settings)
+            note_launch(folder)
+            for note in (*notes, *place.runtime.notes):
+                place.observer.on_note(note)
+            place.measure()
+            run = _kind(settings).of(settings, place)
+            run.introduce()
+        except BaseException:
+            folder.remove()  # nothing was trained: the same command, corrected, must not find a run in its way
+            raise
+        return run
+
+    run = ranks.on_main(prepare)
+    complete = _everywhere(None if run is None else run.settings, ranks)
+    return ranks.together(lambda: run or _kind(complete).again(complete, place))
+
+
+def _resume(path: Path, changes: dict[str, object], observer: Observer, clock: Clock, ranks: Ranks) -> RunResult:
+    folder = ranks.on_main(lambda: _open(path)) or RunFolder(path)
+    with folder if ranks.is_main else nullcontext():
+        old, changed = ranks.on_main(lambda: _changed(folder, changes, observer)) or (None, None)
+        settings = _everywhere(changed, ranks)
+        runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
+        place = Place(folder=folder, runtime=runtime, clock=clock, observer=observer, ranks=ranks)
+        run = ranks.on_main(lambda: _again(settings, place))
+        result = ranks.together(lambda: run or _kind(settings).again(settings, place)).go(resume=True)
+        ranks.on_main(lambda: None if settings == old else folder.write_settings(settings))
         return result
+
+
+def _open(path: Path) -> RunFolder:
+    """The folder of a run, locked."""
+    folder = RunFolder.open(path)
+    folder.lock()
+    return folder
+
+
+def _changed(folder: RunFolder, changes: dict[str, object], observer: Observer) -> tuple[TrainSettings, TrainSettings]:
+    """The settings of a run that is resumed, before and after the changes. Raises what a resume refuses."""
+    folder.sweep()
+    if (restored := folder.restore_settings()) is not None:
+        observer.on_note(restored)
+    old = folder.read_settings()
+    settings = changed_settings(old, changes)
+    if "threads" not in changes:
+        settings = fitting_threads(settings)
+    check_changes(changes_between(old, settings))
+    _refuse_other_kind(settings)
+    check_processes(settings)
+    if not folder.begun and not folder.planned:  # run.toml holds what was asked for, not yet what was chosen
+        raise _nothing_trained(folder)
+    _refuse_if_done(folder, old, settings, observer)
+    return old, settings
+
+
+def _again(settings: TrainSettings, place: Place) -> Run:
+    """The parts of a run that is resumed, on rank 0."""
+    for note in place.runtime.notes:
+        place.observer.on_note(note)
+    place.measure()
+    try:
+        return _kind(settings).again(settings, place)
+    except DataError as error:
+        if not place.folder.begun:
+            raise _nothing_trained(place.folder) from error
+        return _prepare_again(settings, place, error)
+
+
+def _everywhere(settings: TrainSettings | None, ranks: Ranks) -> TrainSettings:
+    """The settings of rank 0."""
+    if settings is not None and ranks.size == 1:
+        return settings
+    told = ranks.share(lambda: None if settings is None else settings.model_dump(mode="json"))
+    return settings or TrainSettings.read(told or {}, source="rank 0")
+
+
+def processes_of_run(folder: str | Path, changes: dict[str, object]) -> RunSettings:
+    """What run.toml of a run says of its processes, after `changes`. Raises `MingyueError` where there is no run."""
+    return changed_settings(RunFolder.open(Path(folder)).read_settings(), changes).run
 
 
 def _kind(settings: TrainSettings) -> type[TextRun] | type[PairRun]:
@@ -144,11 +211,6 @@ def _refuse_other_kind(settings: TrainSettings) -> None:
     if changed:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
         raise SettingsError(f"a run on {kind} has no use for what is for {other}: leave {options} out")
-
-
-def _place(folder: RunFolder, runtime: Runtime, clock: Clock, observer: Observer) -> Place:
-    peak = measure_peak(runtime.device, dtype=runtime.dtype)
-    return Place(folder=folder, runtime=runtime, clock=clock, observer=observer, peak=peak)
 
 
 def _refuse_if_done(folder: RunFolder, old: TrainSettings, new: TrainSettings, observer: Observer) -> None:

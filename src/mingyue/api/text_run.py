@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
-from mingyue.api.base_run import Place, Run, run_path
+from mingyue.api.base_run import Place, Run, chosen_threads, run_path
 from mingyue.api.model import run_config
 from mingyue.api.outcome import Outcome, judge, measure_copying
 from mingyue.bundle import save_bundle
@@ -39,9 +40,9 @@ class TextRun(Run):
             micro_rows=max(1, (batch.micro_batch_tokens or context) // context),
             seed=settings.run.seed,
             documents=not settings.data.attend_across_documents,
+            ranks=place.ranks.size,
         )
         self.flops_per_token = sizes(self.config).training_flops()
-        self.baselines = baselines(corpus)
 
     @classmethod
     def of(cls, settings: TrainSettings, place: Place) -> TextRun:
@@ -61,7 +62,15 @@ class TextRun(Run):
     def again(cls, settings: TrainSettings, place: Place) -> TextRun:
         """The same for a run that has its text prepared. Raises `DataError`."""
         tokenizer, corpus, _ = load_corpus(place.folder.data)
-        return cls(settings, place, tokenizer, corpus)
+        run = cls(settings, place, tokenizer, corpus)
+        if place.ranks.is_main:
+            _ = run.baselines  # now, and not in the time that is kept for the end
+        return run
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        """Losses of simple models of the same text, which is read whole for it: only where they are asked for."""
+        return baselines(self.corpus)
 
     def describe(self) -> list[str]:
         """What will be trained, what it costs, and what it has to beat."""
@@ -146,7 +155,7 @@ def _complete(settings: TrainSettings, corpus: TokenCorpus, place: Place) -> Tra
             f"depth {chosen.model.depth}, chosen for {peak / 1e9:.0f} GFLOP/s, the budget and "
             f"{len(corpus.train):,} tokens (--depth sets it)"
         )
-    return chosen.with_flat(out=str(run_path(settings)), threads=place.runtime.threads)
+    return chosen.with_flat(out=str(run_path(settings)), threads=chosen_threads(settings, place.runtime))
 
 
 def _to_beat(found: Baselines) -> str:

@@ -16,7 +16,11 @@ _SHOWN = 8
 _WRONG = 5
 
 
-@takes(TrainSettings, without={"sources", "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs"})
+_CHOSEN = {"sources", "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs"}
+_ONE_PROCESS = {"nproc", "parallel", "restarts"}
+
+
+@takes(TrainSettings, without=_CHOSEN | _ONE_PROCESS)
 def demo(
     *,
     translate: Annotated[bool, Parameter(help=_TRANSLATE, negative=())] = False,

@@ -10,11 +10,14 @@ import contextlib
 import errno
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from mingyue.errors import MingyueError
+from mingyue.errors import LostRankError, MingyueError
+from mingyue.runtime import processes
 
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
@@ -25,21 +28,28 @@ OK, FAULT, USAGE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 # No argument can hold a NUL, so this stand-in can never be someone's file name.
 _STANDARD_INPUT = "\0-"
 
+ARGUMENTS: ContextVar[tuple[str, ...]] = ContextVar("ARGUMENTS")
+"""The command line as it was given: what further processes of the same run are started with."""
+_SECONDS_TO_BE_STOPPED = 10.0
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (those of the process if none are given); returns the exit code."""
-    tokens, debug = _take_debug(sys.argv[1:] if arguments is None else arguments)
+    ARGUMENTS.set(tuple(sys.argv[1:] if arguments is None else arguments))
+    tokens, debug = _take_debug(ARGUMENTS.get())
     _never_fail_to_encode()
     try:
         code = _run(tokens)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
-        return _end(error, debug=debug)
+        code = _end(error, debug=debug)
     except SystemExit as error:  # rich leaves like this when a pipe is closed while it prints
         if isinstance(error.__context__, BrokenPipeError):
             return _leave_quietly()
         raise
-    return code
+    from mingyue.cli.launch import hand_over
+
+    return hand_over(code)
 
 
 def _end(error: BaseException, *, debug: bool) -> int:
@@ -47,14 +57,39 @@ def _end(error: BaseException, *, debug: bool) -> int:
     if _is_closed_pipe(error):
         return _leave_quietly()
     message, advice, code = _describe(error)
+    if not isinstance(error, MingyueError | KeyboardInterrupt) and (rank := _place()[0]):
+        message = f"rank {rank}: {message}"
     if debug:
         traceback.print_exception(error)
-    else:
+    elif _is_told_here(error):
         _print_error(message, advice)
+    if isinstance(error, LostRankError):
+        time.sleep(_SECONDS_TO_BE_STOPPED)  # so that the launcher sees who died first, and not who missed it
     return code
 
 
+def _is_told_here(error: BaseException) -> bool:
+    """Whether this process tells the user: of an error that all processes of a run have, one of each machine does."""
+    from mingyue.cli.launch import is_launched
+
+    if isinstance(error, LostRankError):
+        return not is_launched()  # the launcher says who is gone
+    common = isinstance(error, MingyueError | KeyboardInterrupt)
+    return not common or _place()[1] == 0
+
+
+def _place() -> tuple[int, int]:
+    """Number of this process among those of its run, and among those on its machine."""
+    try:
+        place = processes()
+    except MingyueError:  # the environment that is at fault is what is about to be told
+        return 0, 0
+    return place.rank, place.local_rank
+
+
 def _describe(error: BaseException) -> tuple[str, str | None, int]:
+    if isinstance(error, LostRankError):
+        return error.message, error.advice, FAULT
     if isinstance(error, MingyueError):
         return error.message, error.advice, USAGE
     if isinstance(error, KeyboardInterrupt):

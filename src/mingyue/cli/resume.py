@@ -23,11 +23,10 @@ def resume(
     A setting given here takes effect and is told, or is refused with a reason where the run could not follow it.
     """
     from mingyue import api
-    from mingyue.cli.progress import RunScreen
-    from mingyue.cli.verdict import show_result
-    from mingyue.runtime import seconds_since_process_start
+    from mingyue.cli.launch import launch, needs_launch, watch
 
-    with RunScreen() as screen:
-        waited = seconds_since_process_start()
-        result = api.resume(run, changes=one_budget(given), observer=screen, waited=waited)
-    return show_result(result)
+    changes = one_budget(given)
+    settings = api.processes_of_run(run, changes)
+    if needs_launch(settings):
+        return launch(settings, run)
+    return watch(lambda screen, waited: api.resume(run, changes=changes, observer=screen, waited=waited))

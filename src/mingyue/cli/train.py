@@ -35,10 +35,8 @@ def train(
             advice="Name a text file: mingyue train poems.txt. Without one at hand: mingyue train python-docs.",
         )
     from mingyue import api
-    from mingyue.cli.progress import RunScreen
-    from mingyue.cli.verdict import show_result
-    from mingyue.runtime import seconds_since_process_start
+    from mingyue.cli.launch import launch, needs_launch, watch
 
-    with RunScreen() as screen:
-        result = api.train(settings, observer=screen, waited=seconds_since_process_start())
-    return show_result(result)
+    if needs_launch(settings.run):
+        return launch(settings.run, api.run_path(settings))
+    return watch(lambda screen, waited: api.train(settings, observer=screen, waited=waited))

@@ -179,7 +179,16 @@ class RunSettings(Settings):
     dtype: Literal["fp32", "bf16", "fp16"] | None = None
     """Number format of the forward pass; none = bf16 where the device is fast in it, else fp32."""
     threads: Positive | None = None
-    """CPU threads; none = all cores this process may use."""
+    """CPU threads of a process; none = all cores it may use, or its share of them beside other processes of the run."""
+    nproc: Positive = 1
+    """Processes that train together on this machine, each with its GPU or its share of the cores; under torchrun it is
+    torchrun that decides."""
+    parallel: Literal["data", "sharded"] = "data"
+    """What several processes divide: data (each has the whole model and a part of each batch), or sharded (weights,
+    gradients and optimiser state too)."""
+    restarts: Annotated[int, Field(ge=0)] = 0
+    """How often the processes are started again, from the last checkpoint, after one of them died; with nproc (torchrun
+    has --max-restarts)."""
     compile: bool = False
     """torch.compile the blocks (costs 40 s at first; pays in long runs)."""
     evaluate_every: Positive | None = None

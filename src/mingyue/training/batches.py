@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,18 +31,19 @@ class BatchSource(Protocol):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a resumed run: a JSON object."""
 
-    def step(self, step: int) -> Sequence[AnyBatch]:
-        """The micro-batches of a step, counted from 0."""
+    def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> Sequence[AnyBatch]:
+        """The micro-batches of a step, counted from 0: of all of them those of one of so many ranks, dealt in turn."""
 
-    def held_out(self, tokens: int | None) -> Iterator[AnyBatch]:
-        """Held-out text: all of it, or about so many targets spread evenly over it, always the same."""
+    def held_out(self, tokens: int | None, *, rank: int = 0, ranks: int = 1) -> Iterator[AnyBatch]:
+        """Held-out text: all of it, or about so many targets spread evenly over it, always the same; dealt likewise."""
 
 
 class CorpusBatches:
     """Batches of a `TokenCorpus`.
 
     `rows` windows make a step, `micro_rows` of them at most a micro-batch; `micro_rows` is lowered to a divisor of
-    `rows`, so that all micro-batches are alike. `documents`: attention stays within documents.
+    `rows`, so that all micro-batches are alike, and such a one that each of `ranks` gets as many of them where `rows`
+    allows it. `documents`: attention stays within documents.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class CorpusBatches:
         micro_rows: int,
         seed: int,
         documents: bool = False,
+        ranks: int = 1,
     ) -> None:
         self.corpus = corpus
         self.context = context
         self.rows = rows
-        self.micro_rows = next(size for size in range(min(rows, micro_rows), 0, -1) if rows % size == 0)
+        self.micro_rows = _micro_rows(rows, min(rows, micro_rows), ranks)
+        self._heldout_rows = _micro_rows(rows, min(rows, micro_rows), 1)  # the same batches for any number of ranks
         self.documents = documents
         self.order = SampleOrder(len(corpus.train), context, seed)
         self.heldout_targets = _targets(corpus.held_out)
@@ -84,8 +88,8 @@ class CorpusBatches:
             "digest": self.corpus.digest,
         }
 
-    def step(self, step: int) -> list[Batch]:
-        """The micro-batches of a step, counted from 0."""
+    def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> list[Batch]:
+        """The micro-batches of a step, counted from 0; only the windows of this rank are read."""
         n_micro = self.rows // self.micro_rows
         return [
             batch_at(
@@ -97,14 +101,26 @@ class CorpusBatches:
                 micro_batches=n_micro,
                 documents=self.documents,
             )
-            for micro in range(n_micro)
+            for micro in range(rank, n_micro, ranks)
         ]
 
-    def held_out(self, tokens: int | None) -> Iterator[Batch]:
+    def held_out(self, tokens: int | None, *, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
         """Held-out windows of the context's length, without carried context."""
-        return iter(
-            heldout_batches(self.corpus.held_out, self.context, self.micro_rows, documents=self.documents, limit=tokens)
+        batches = heldout_batches(
+            self.corpus.held_out, self.context, self._heldout_rows, documents=self.documents, limit=tokens
         )
+        return islice(batches, rank, None, ranks)
+
+
+def _micro_rows(rows: int, most: int, ranks: int) -> int:
+    """Windows of a micro-batch: the most that divide `rows` and give every rank the same number of micro-batches.
+
+    Where nothing does, the most that leave no rank without one; where there are fewer windows than ranks, one.
+    """
+    divisors = [size for size in range(most, 0, -1) if rows % size == 0]
+    alike = (size for size in divisors if rows // size % ranks == 0)
+    busy = (size for size in divisors if rows // size >= ranks)
+    return next(alike, next(busy, 1))
 
 
 def _targets(view: TokenView) -> int:

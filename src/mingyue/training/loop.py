@@ -8,13 +8,14 @@ from mingyue.config import TrainSettings
 from mingyue.errors import TrainingError
 from mingyue.models import Transformer
 from mingyue.runtime import Runtime
-from mingyue.training.averaging import average_weights
 from mingyue.training.batches import BatchSource
-from mingyue.training.checkpoints import Checkpoint, DamagedCheckpointError
+from mingyue.training.checkpoints import Checkpoint
+from mingyue.training.distributed import Ranks
+from mingyue.training.final_weights import take_average, take_best
 from mingyue.training.loss import Evaluation, evaluate
-from mingyue.training.names import clean_state, load_clean_state
+from mingyue.training.names import clean_state
 from mingyue.training.observer import EvaluationReport, Reason, StepReport, TrainResult
-from mingyue.training.plan import Cadence
+from mingyue.training.plan import Cadence, Plan
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
 from mingyue.training.start import Caller, Run, describe_runtime, start
@@ -36,17 +37,29 @@ def train(
     caller: Caller | None = None,
     resume: bool = False,
     stop: StopRequests | None = None,
+    ranks: Ranks | None = None,
 ) -> TrainResult:
     """Train until the plan is done, patience ends, or a stop is asked for (Ctrl-C, SIGTERM): saved in each case.
 
     `folder` is locked by the caller. With `resume` the run goes on from its latest checkpoint, and a run stopped
-    anywhere and resumed equals one never stopped, bit for bit on a CPU with the same threads.
+    anywhere and resumed equals one never stopped, bit for bit on a CPU with the same threads. With several `ranks` each
+    calls this with the same arguments; only rank 0 has a say in `folder` and tells `caller`.
 
     Raises `TrainingError` when the loss or the gradient is not finite, `CheckpointError` when saving or loading fails,
     `SettingsError` for a changed setting that a resume refuses. What was saved before is whole in every case.
     """
     with stop or StopRequests() as requests:
-        run = start(model, batches, settings, folder=folder, runtime=runtime, caller=caller or Caller(), resume=resume)
+        run = start(
+            model,
+            batches,
+            settings,
+            folder=folder,
+            runtime=runtime,
+            caller=caller or Caller(),
+            resume=resume,
+            ranks=ranks,
+            stop=requests,
+        )
         try:
             loop = _Loop(run, requests)
             result = loop.finish(loop.run())
@@ -54,7 +67,7 @@ def train(
             run.write("end", reason="failed", error=error.message)
             raise
         finally:
-            run.log.close()
+            run.close()
     run.caller.observer.on_end(result)
     return result
 
@@ -62,6 +75,7 @@ def train(
 class _Loop:
     def __init__(self, run: Run, stop: StopRequests) -> None:
         self._run = run
+        self._ranks = run.ranks
         self._state = run.state
         self._clock = run.caller.clock
         self._observer = run.caller.observer
@@ -74,19 +88,18 @@ class _Loop:
 
     def run(self) -> Reason:
         while True:
-            self._follow_plan()
-            step, plan = self._state.step, self._run.plan
-            if step >= plan.total_steps:
-                return "finished"
-            if self._out_of_patience():
-                return "patience"
-            if self._stop.requested:
-                return "stopped"
-            self._step(step)
-            if plan.evaluates_after(step) and self._has_heldout:
-                self._evaluate()
-            if self._checkpoint_is_due():
+            course = self._ranks.share(self._decide)
+            if course["save"]:
                 self._save()
+                continue
+            if course["plan"] is not None and not self._ranks.is_main:
+                self._run.adopt(Plan.from_json(course["plan"]))
+            if course["end"] is not None:
+                return course["end"]
+            step = self._state.step
+            self._step(step)
+            if self._run.plan.evaluates_after(step) and self._has_heldout:
+                self._evaluate()
 
     def finish(self, reason: Reason) -> TrainResult:
         run, state = self._run, self._state
@@ -98,19 +111,36 @@ class _Loop:
         weights_step, evaluation = state.step, self._latest
         averaged: list[int] = []
         if judged:
-            weights_step = self._take_best()
+            weights_step = take_best(run)
             if evaluation is None or run.plan.evaluate_tokens is not None or weights_step != state.step:
                 evaluation = self._measure(None)
             if run.settings.run.average_last > 1:
-                evaluation, averaged = self._take_average(evaluation)
+                evaluation, averaged = take_average(run, evaluation, lambda: self._measure(None))
             self._observer.on_evaluate(
                 EvaluationReport(weights_step, self._clock.seconds(), evaluation, best=True, final=True)
             )
-        run.write("end", reason=reason, weights_step=weights_step, **(evaluation.numbers() if evaluation else {}))
+        numbers = evaluation.numbers() if evaluation else {}
+        self._ranks.on_main(lambda: run.write("end", reason=reason, weights_step=weights_step, **numbers))
         seconds = self._clock.seconds()
         return TrainResult(
             reason, state.step, weights_step, evaluation, run.plan, state.tokens, seconds, tuple(averaged)
         )
+
+    def _decide(self) -> dict[str, Any]:
+        """What comes next, on rank 0: a checkpoint, the end, or a step by this plan (None = as before). JSON."""
+        if self._checkpoint_is_due():
+            return {"save": True}
+        before = self._run.plan
+        self._follow_plan()
+        plan = self._run.plan
+        end: Reason | None = None
+        if self._state.step >= plan.total_steps:
+            end = "finished"
+        elif self._out_of_patience():
+            end = "patience"
+        elif self._stop.requested:
+            end = "stopped"
+        return {"save": False, "end": end, "plan": None if plan is before else plan.to_json()}
 
     # --- what happens in it -----------------------------------------------------------------------------------------
 
@@ -127,11 +157,15 @@ class _Loop:
     def _step(self, step: int) -> None:
         run = self._run
         start = self._clock.seconds()
-        result = run.stepper.step(step, run.batches.step(step), run.plan.multiplier(step))
+        batches = run.batches.step(step, rank=self._ranks.rank, ranks=self._ranks.size)
+        result = run.stepper.step(step, batches, run.plan.multiplier(step))
         seconds = self._clock.seconds() - start
         run.pace.add_step(seconds)
         self._state.add(result, seconds)
-        if run.plan.logs_after(step):
+        self._ranks.aside(lambda: self._tell(step, result))
+
+    def _tell(self, step: int, result: StepResult) -> None:
+        if self._run.plan.logs_after(step):
             self._log_steps(result)
         self._observer.on_step(self._report(result))
 
@@ -142,16 +176,20 @@ class _Loop:
         seconds = self._clock.seconds() - start
         if run.plan.evaluate_tokens is not None:
             run.pace.final_evaluation = seconds / evaluation.tokens * run.batches.sizes.heldout_tokens
-        measures = self._measures()
+        measures = self._ranks.share(self._measures)
         chosen_by = run.caller.select
         best = self._state.judge(evaluation.loss if chosen_by is None else -measures[chosen_by])
         self._latest = evaluation
         seconds = run.pace.evaluation = self._clock.seconds() - start
-        run.write("evaluate", **evaluation.numbers(), **measures, evaluation_seconds=round(seconds, 3), best=best)
-        self._observer.on_evaluate(
-            EvaluationReport(self._state.step, self._clock.seconds(), evaluation, best, measures=measures)
-        )
-        self._sample()
+
+        def tell() -> None:
+            run.write("evaluate", **evaluation.numbers(), **measures, evaluation_seconds=round(seconds, 3), best=best)
+            self._observer.on_evaluate(
+                EvaluationReport(self._state.step, self._clock.seconds(), evaluation, best, measures=measures)
+            )
+            self._sample()
+
+        self._ranks.on_main(tell)
         if best:
             self._save(best=True)
 
@@ -181,7 +219,15 @@ class _Loop:
 
     def _save(self, *, best: bool = False) -> None:
         run, state = self._run, self._state
+        self._ranks.check_replicas(clean_state(run.model), state.step)
         start = self._clock.seconds()
+        self._ranks.on_main(lambda: self._write(start, best=best))
+        self._saved_step, self._saved_at = state.step, self._clock.seconds()
+        run.pace.save = self._saved_at - start
+
+    def _write(self, start: float, *, best: bool) -> None:
+        run, state = self._run, self._state
+        assert run.log is not None
         state.seconds, state.log_bytes = start, run.log.size()
         content = {
             "counters": state.to_json(),
@@ -194,53 +240,14 @@ class _Loop:
         }
         checkpoint = Checkpoint(state.step, clean_state(run.model), run.optimisers.named_state(), content)
         path = run.checkpoints.save(checkpoint, best=state.best_step)
-        self._saved_step, self._saved_at = state.step, self._clock.seconds()
-        run.pace.save = self._saved_at - start
         self._observer.on_checkpoint(path, state.step, best)
-
-    def _take_best(self) -> int:
-        """Put the best evaluated weights into the model; returns their step."""
-        best = self._state.best_step
-        if best is None or best == self._state.step:
-            return self._state.step
-        try:
-            load_clean_state(self._run.model, self._run.checkpoints.load(best).model)
-        except DamagedCheckpointError as error:
-            self._observer.on_note(f"{error.message}. The last weights are kept instead of the best.")
-            return self._state.step
-        return best
-
-    def _take_average(self, before: Evaluation) -> tuple[Evaluation, list[int]]:
-        """Put the mean of the last checkpoints into the model, if it predicts no worse.
-
-        Returns the evaluation of what the model then holds, and the steps that went into it: none if it is no mean.
-        """
-        run = self._run
-        kept = {name: weight.clone() for name, weight in clean_state(run.model).items()}
-        try:
-            average, steps = average_weights(run.checkpoints, run.settings.run.average_last)
-        except DamagedCheckpointError as error:
-            self._observer.on_note(f"{error.message}. Nothing is averaged.")
-            return before, []
-        load_clean_state(run.model, average)
-        after = self._measure(None)
-        taken = after.loss <= before.loss
-        which = f"The mean of the last {len(steps)} checkpoints (steps {', '.join(f'{step:,}' for step in steps)})"
-        self._observer.on_note(
-            f"{which} has a held-out loss of {after.loss:.4f}, the best single one {before.loss:.4f}: "
-            f"{'the mean' if taken else 'the single one'} is kept."
-        )
-        run.write("average", steps=steps, taken=taken, **after.numbers())
-        if not taken:
-            load_clean_state(run.model, kept)
-        return (after, steps) if taken else (before, [])
 
     # --- questions --------------------------------------------------------------------------------------------------
 
     def _measure(self, tokens: int | None) -> Evaluation:
-        run = self._run
-        batches = run.batches.held_out(tokens)
-        return evaluate(run.model, batches, run.runtime, bytes_per_token=run.batches.bytes_per_token)
+        run, ranks = self._run, self._ranks
+        batches = run.batches.held_out(tokens, rank=ranks.rank, ranks=ranks.size)
+        return evaluate(run.model, batches, run.runtime, bytes_per_token=run.batches.bytes_per_token, ranks=ranks)
 
     def _out_of_patience(self) -> bool:
         patience = self._run.settings.run.patience

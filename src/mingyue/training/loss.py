@@ -18,6 +18,7 @@ from mingyue.data import IGNORE, PairBatch
 from mingyue.models import Transformer
 from mingyue.runtime import Runtime
 from mingyue.training.cross_entropy import linear_cross_entropy
+from mingyue.training.distributed import Ranks
 from mingyue.training.forward import AnyBatch, hidden_of
 
 CHUNKED_VOCABULARY = 2048
@@ -120,9 +121,17 @@ class Evaluation:
 
 
 def evaluate(
-    model: Transformer, batches: Iterable[AnyBatch], runtime: Runtime, *, bytes_per_token: float
+    model: Transformer,
+    batches: Iterable[AnyBatch],
+    runtime: Runtime,
+    *,
+    bytes_per_token: float,
+    ranks: Ranks | None = None,
 ) -> Evaluation:
-    """Held-out loss: the model in eval mode (no dropout), no gradients; the mode it was in is restored."""
+    """Held-out loss: the model in eval mode (no dropout), no gradients; the mode it was in is restored.
+
+    With `ranks`, `batches` are this rank's share, and the result is that of all, the same as one rank has with all.
+    """
     was_training = model.training
     model.eval()
     sums: list[Tensor] = []
@@ -134,6 +143,8 @@ def evaluate(
                 tokens += batch.tokens
     finally:
         model.train(was_training)
-    # One wait for the device, and a sum in double: thousands of batches must not cost digits.
-    nats = math.fsum(torch.stack(sums).tolist()) if sums else 0.0
-    return Evaluation(nats, tokens, bytes_per_token)
+    # One wait for the device, and a sum in double: thousands of batches must not cost digits. It is exact, so it does
+    # not depend on the order of the batches, nor on which rank had which.
+    found = (ranks or Ranks()).collect([tokens, *(torch.stack(sums).tolist() if sums else [])])
+    nats = math.fsum(value for own in found for value in own[1:])
+    return Evaluation(nats, sum(int(own[0]) for own in found), bytes_per_token)

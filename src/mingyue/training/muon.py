@@ -15,6 +15,9 @@ author's own (it keeps the size of what a layer adds to its output alike over sh
 bfloat16, 13 times slower than fp32 on CPUs without it, and it takes one matrix at a time. Here matrices of equal shape,
 tall ones turned, are one stack and one batched product; matrices that live in one weight (Q, K, V; the two halves of
 SwiGLU) are told apart by `rows`.
+
+On several ranks momenta are kept by all, since they cost little; Newton–Schulz, which costs much, is divided: each rank
+orthogonalises its share of the matrices and hands the results round.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from mingyue.training.distributed import Ranks
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """a, b, c of the step X ← a X + (b XXᵀ + c (XXᵀ)²) X (Jordan et al. 2024)."""
@@ -49,7 +54,13 @@ class Muon:
     """
 
     def __init__(
-        self, matrices: Iterable[Matrix], *, rate: float, momentum: float = 0.95, weight_decay: float = 0.0
+        self,
+        matrices: Iterable[Matrix],
+        *,
+        rate: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        ranks: Ranks | None = None,
     ) -> None:
         self.matrices = list(matrices)
         self.rate = rate
@@ -57,14 +68,36 @@ class Muon:
         self.weight_decay = weight_decay
         self._weights = [matrix.weight for matrix in self.matrices]
         self._stacks = _make_stacks(self.matrices)
+        self._ranks = ranks or Ranks()
+        self._shares = _deal([stack.costs for stack in self._stacks], self._ranks.size)
 
     @torch.no_grad()
     def step(self) -> None:
         """Move every weight once. A weight without a gradient counts as one whose gradient is 0."""
         if self.weight_decay:
             torch._foreach_mul_([weight.detach() for weight in self._weights], 1 - self.rate * self.weight_decay)
+        if self._ranks.size > 1:
+            self._step_together()
+            return
         for stack in self._stacks:
-            stack.step(self.rate, self.momentum)
+            stack.move(orthogonalise(stack.direction(self.momentum)), self.rate)
+
+    def _step_together(self) -> None:
+        directions = [stack.direction(self.momentum) for stack in self._stacks]
+        own = [
+            orthogonalise(direction[mine]).reshape(-1)
+            for direction, mine in zip(directions, self._shares[self._ranks.rank], strict=True)
+            if mine
+        ]
+        counts = [[len(places) * d[0].numel() for places, d in zip(s, directions, strict=True)] for s in self._shares]
+        flat = torch.cat(own) if own else directions[0].new_empty(0)
+        found = self._ranks.exchange(flat, [sum(count) for count in counts])
+        for values, count, share in zip(found, counts, self._shares, strict=True):
+            for direction, part, places in zip(directions, values.split(count), share, strict=True):
+                if places:
+                    direction[places] = part.view(-1, *direction.shape[1:])
+        for stack, direction in zip(self._stacks, directions, strict=True):
+            stack.move(direction, self.rate)
 
     def named_state(self) -> dict[str, Tensor]:
         """{"<weight's name>.momentum": a tensor of the weight's shape}."""
@@ -134,14 +167,25 @@ class _Stack:
         scales = torch.tensor([piece.scale for piece in pieces], dtype=first.dtype, device=first.device)
         self._scales = scales.view(-1, 1, 1)
 
-    def step(self, rate: float, momentum: float) -> None:
+    @property
+    def costs(self) -> list[int]:
+        """Multiplications of a Newton–Schulz step for each matrix."""
+        _, height, width = self.momentum.shape
+        return [height * height * (2 * width + height)] * len(self.pieces)
+
+    def direction(self, momentum: float) -> Tensor:
+        """Take in the gradients; returns what is to be orthogonalised, [N, rows, columns], in room that is reused."""
         gradients = [
             piece.of(torch.zeros_like(piece.weight) if piece.weight.grad is None else piece.weight.grad)
             for piece in self.pieces
         ]
         torch._foreach_copy_(self._gradient_rows, gradients)
         self.momentum.lerp_(self._gradients, 1 - momentum)
-        update = orthogonalise(self._gradients.lerp_(self.momentum, momentum)).mul_(self._scales)
+        return self._gradients.lerp_(self.momentum, momentum)
+
+    def move(self, update: Tensor, rate: float) -> None:
+        """Move the weights against an orthogonalised direction, which is scaled in place."""
+        update.mul_(self._scales)
         torch._foreach_add_(self._weights, list(update.unbind()), alpha=-rate)
 
 
@@ -157,3 +201,16 @@ def _make_stacks(matrices: list[Matrix]) -> list[_Stack]:
             by_shape[height, width].append(piece)
             start += n_rows
     return [_Stack(pieces) for pieces in by_shape.values()]
+
+
+def _deal(costs: list[list[int]], ranks: int) -> list[list[list[int]]]:
+    """For each rank, for each stack, the places of the matrices that it orthogonalises: heavy ones first, each to the
+    rank that has least to do."""
+    shares: list[list[list[int]]] = [[[] for _ in costs] for _ in range(ranks)]
+    loads = [0] * ranks
+    matrices = [(cost, stack, place) for stack, own in enumerate(costs) for place, cost in enumerate(own)]
+    for cost, stack, place in sorted(matrices, key=lambda matrix: -matrix[0]):
+        rank = loads.index(min(loads))
+        shares[rank][stack].append(place)
+        loads[rank] += cost
+    return shares

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from mingyue.config import OptimiserSettings, PartsConfig, TrainSettings
 from mingyue.errors import CheckpointError
 from mingyue.models import Transformer
+from mingyue.training.distributed import Ranks
 from mingyue.training.muon import Matrix, Muon
 from mingyue.training.names import clean_name
 from mingyue.training.schedules import paper_peak
@@ -80,10 +81,13 @@ def matrix_rows(name: str, weight: Tensor, config: PartsConfig) -> tuple[int, ..
 class Optimisers:
     """All weights of a model under Muon and AdamW, or under AdamW alone.
 
-    Make it after the model stands on its device. `set_rates` before each `step`.
+    Make it after the model stands on its device. `set_rates` before each `step`. With several `ranks`, gradients are
+    those of all of them, and Muon's work is divided.
     """
 
-    def __init__(self, model: Transformer, settings: OptimiserSettings, rates: Rates) -> None:
+    def __init__(
+        self, model: Transformer, settings: OptimiserSettings, rates: Rates, *, ranks: Ranks | None = None
+    ) -> None:
         groups: dict[GroupName, dict[str, nn.Parameter]] = {}
         for name, weight in model.named_parameters():
             groups.setdefault(group_of(clean_name(name), weight), {})[clean_name(name)] = weight
@@ -95,6 +99,7 @@ class Optimisers:
                 rate=rates.muon,
                 momentum=settings.muon_momentum,
                 weight_decay=settings.weight_decay,
+                ranks=ranks,
             )
         self.adamw = torch.optim.AdamW(
             [

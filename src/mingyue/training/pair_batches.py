@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,13 @@ from mingyue.training.plan import RunSizes
 class PairBatches:
     """Batches of a `PairCorpus`: a step is one batch of `PairOrder` within `batch_tokens`.
 
-    Micro-batches of at most `micro_tokens` cut it where it is larger: rows in the order of their lengths.
+    Micro-batches of at most `micro_tokens` cut it where it is larger: rows in the order of their lengths. They are made
+    smaller where that gives each of `ranks` as many of them, of about the same work.
     """
 
-    def __init__(self, corpus: PairCorpus, *, batch_tokens: int, micro_tokens: int, seed: int) -> None:
+    def __init__(self, corpus: PairCorpus, *, batch_tokens: int, micro_tokens: int, seed: int, ranks: int = 1) -> None:
         self.corpus = corpus
+        self.ranks = ranks
         self.batch_tokens = batch_tokens
         self.micro_tokens = min(batch_tokens, micro_tokens)
         train = corpus.train
@@ -52,20 +54,39 @@ class PairBatches:
             "digest": self.corpus.digest,
         }
 
-    def step(self, step: int) -> list[PairBatch]:
-        """The micro-batches of a step, counted from 0."""
+    def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> list[PairBatch]:
+        """The micro-batches of a step, counted from 0; only the pairs of this rank are read."""
         rows = self.order.rows_of(step)
         cuts = [0, len(rows)]
         if self.micro_tokens < self.batch_tokens:
             cuts = cut_by_budget(self._longest[rows], self.micro_tokens).tolist()
-        return [self._batch(rows[start:end]) for start, end in pairwise(cuts)]
+        if (len(cuts) - 1) % self.ranks:
+            cuts = _cut_alike(self._longest[rows], self.ranks, self.micro_tokens) or cuts
+        return [self._batch(rows[start:end]) for start, end in islice(pairwise(cuts), rank, None, ranks)]
 
-    def held_out(self, tokens: int | None) -> Iterator[PairBatch]:
+    def held_out(self, tokens: int | None, *, rank: int = 0, ranks: int = 1) -> Iterator[PairBatch]:
         """Validation pairs: all, or about so many targets spread evenly over them, always the same."""
         corpus = self.corpus
-        return heldout_pair_batches(
+        batches = heldout_pair_batches(
             corpus.valid, budget=self.micro_tokens, pad_id=corpus.pad_id, bos_id=corpus.bos_id, limit=tokens
         )
+        return islice(batches, rank, None, ranks)
 
     def _batch(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> PairBatch:
         return pair_batch(self.corpus.train, rows, pad_id=self.corpus.pad_id, bos_id=self.corpus.bos_id)
+
+
+def _cut_alike(longest: np.ndarray[Any, np.dtype[np.int64]], ranks: int, budget: int) -> list[int] | None:
+    """Cuts of a step's pairs, as those of `cut_by_budget`, into a multiple of `ranks` parts of about the same tokens.
+
+    The fewest parts that stay within the budget; where there are fewer pairs than ranks, a part for each pair.
+    """
+    n_pairs, upto = len(longest), np.concatenate([[0], np.cumsum(longest)])
+    for parts in range(ranks, n_pairs + 1, ranks):
+        cuts = np.searchsorted(upto, upto[-1] * np.arange(parts + 1) / parts)
+        places = np.arange(parts + 1)  # at least one pair in each part: cuts rise, and leave enough for those behind
+        cuts = np.minimum(np.maximum.accumulate(cuts - places), n_pairs - parts) + places
+        heaviest = max((end - start) * int(longest[start:end].max()) for start, end in pairwise(cuts.tolist()))
+        if heaviest <= budget:
+            return [int(cut) for cut in cuts]
+    return list(range(n_pairs + 1)) if n_pairs < ranks else None

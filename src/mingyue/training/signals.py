@@ -18,11 +18,17 @@ class StopRequests:
 
     def __init__(self) -> None:
         self.requested = False
+        self._heard = False
         self._before: dict[int, Any] = {}
 
     def request(self) -> None:
         """Ask the run to stop after its step."""
         self.requested = True
+
+    def hear(self) -> None:
+        """The same, asked for on another rank: the signal that is on its way to this one is not a second one."""
+        if not self.requested:
+            self.requested = self._heard = True
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -38,6 +44,6 @@ class StopRequests:
         self._before.clear()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.requested and not self._heard:
             raise KeyboardInterrupt
-        self.requested = True
+        self.requested, self._heard = True, False

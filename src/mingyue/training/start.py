@@ -14,6 +14,7 @@ from mingyue.models import Transformer
 from mingyue.runtime import Runtime
 from mingyue.training.batches import BatchSource
 from mingyue.training.checkpoints import Checkpoint, Checkpoints
+from mingyue.training.distributed import Ranks
 from mingyue.training.log import Board, MetricsLog
 from mingyue.training.names import load_clean_state
 from mingyue.training.observer import Observer
@@ -23,6 +24,7 @@ from mingyue.training.plan import Plan, make_plan
 from mingyue.training.recompute import recompute_blocks
 from mingyue.training.resume_rules import Change, changes_between, check_changes
 from mingyue.training.run_folder import RunFolder
+from mingyue.training.signals import StopRequests
 from mingyue.training.state import RunState, plan_key
 from mingyue.training.step import Stepper
 
@@ -51,7 +53,7 @@ class Caller:
 
 @dataclass
 class Run:
-    """All parts of a run, ready to take the next step."""
+    """All parts of a run, ready to take the next step. On ranks other than 0 nothing is written and nobody is told."""
 
     model: Transformer
     batches: BatchSource
@@ -62,20 +64,32 @@ class Run:
     optimisers: Optimisers
     stepper: Stepper
     checkpoints: Checkpoints
-    log: MetricsLog
+    log: MetricsLog | None
+    """Of rank 0."""
     pace: Pace
     plan: Plan
     state: RunState
+    ranks: Ranks
 
     def write(self, event: str, **values: object) -> None:
         """Add a line to the log."""
-        seconds = self.caller.clock.seconds()
-        self.log.write(event, step=self.state.step, tokens=self.state.tokens, seconds=seconds, **values)
+        if self.log is not None:
+            seconds = self.caller.clock.seconds()
+            self.log.write(event, step=self.state.step, tokens=self.state.tokens, seconds=seconds, **values)
 
-    def set_plan(self, plan: Plan) -> None:
-        """Follow `plan` from here on, recorded before anything depends on it."""
+    def close(self) -> None:
+        """Close the log."""
+        if self.log is not None:
+            self.log.close()
+
+    def adopt(self, plan: Plan) -> None:
+        """Follow `plan` from here on."""
         self.plan = plan
         self.optimisers.rates = peak_rates(self.settings, self.model.config, plan.warmup_steps)
+
+    def set_plan(self, plan: Plan) -> None:
+        """Follow `plan` from here on, recorded before anything depends on it. On rank 0."""
+        self.adopt(plan)
         self.folder.write_plan({"key": plan_key(self.settings), "plan": plan.to_json()})
         self.write("plan", **plan.to_json())
         self.caller.observer.on_plan(plan)
@@ -90,16 +104,20 @@ def start(
     runtime: Runtime,
     caller: Caller,
     resume: bool,
+    ranks: Ranks | None = None,
+    stop: StopRequests | None = None,
 ) -> Run:
     """Put a run together. With `resume`, from the latest sound checkpoint of `folder`, or its start if it has none.
 
-    Raises `CheckpointError` or `SettingsError` when the run cannot go on as asked.
+    Rank 0 reads the folder and chooses; the others are told. Raises `CheckpointError` or `SettingsError` when the run
+    cannot go on as asked.
     """
+    ranks = ranks or Ranks()
     if settings.run.patience is not None and not batches.sizes.heldout_tokens:
         raise SettingsError("patience needs held-out text, and nothing is held out", advice="Leave --patience out.")
     tell = caller.observer.on_note
     checkpoints = Checkpoints(folder.checkpoints, keep=max(settings.run.keep, settings.run.average_last))
-    found, changes = _find(checkpoints, settings, batches, tell) if resume else (None, [])
+    found, changes = _find_together(checkpoints, settings, batches, tell, ranks) if resume else (None, [])
     if found is not None:
         runtime = _as_before(found, settings, runtime, tell)
     model.to(runtime.device).train()
@@ -108,8 +126,8 @@ def start(
     if settings.run.compile:
         for block in model.every_block():
             block.compile()  # in place: names stay; the embedding's backward, which must not race, stays eager
-    optimisers = Optimisers(model, settings.optimiser, peak_rates(settings, model.config, 1))
-    stepper = Stepper.of(model, optimisers, runtime, settings)
+    optimisers = Optimisers(model, settings.optimiser, peak_rates(settings, model.config, 1), ranks=ranks)
+    stepper = Stepper.of(model, optimisers, runtime, settings, ranks=ranks, stop=stop)
     state, pace = RunState(), Pace(ending=caller.ending)
     if found is not None:
         state, pace = RunState.from_json(found.state["counters"]), Pace(ending=caller.ending, **found.state["pace"])
@@ -121,23 +139,62 @@ def start(
         if _judged_otherwise(changes, settings) and state.best_loss is not None:
             state.best_loss = None  # two measures cannot be compared
             tell("Evaluations are judged by another measure from here on: the best step is counted anew.")
-    log = MetricsLog(
-        folder.metrics, board=Board(folder.tensorboard, from_step=state.step) if settings.run.tensorboard else None
+    old, replayed = None, False
+    if resume:
+        old, replayed = _read_plan(folder, settings if found is None else _settings_of(found), settings, tell, ranks)
+    log = ranks.on_main(lambda: _open_log(folder, settings, state, tell))
+    if _is_timed(settings, pace, old, replayed):
+        pace.first_guess = _time_a_step(stepper, batches, caller.clock)
+    chosen = ranks.share(
+        lambda: _choose_plan(settings, old, replayed, batches=batches, state=state, pace=pace, caller=caller)
     )
-    recorded = _read_plan(folder, settings if found is None else _settings_of(found), tell) if resume else None
+    plan = Plan.from_json(chosen["plan"])
+    if chosen["anew"]:
+        state.best_loss = None
+    parts = (model, batches, settings, folder, runtime, caller, optimisers, stepper, checkpoints, log)
+    run = Run(*parts, pace, plan, state, ranks)
+    run.adopt(plan)
+
+    def record() -> None:
+        if resume:
+            run.write("resume", from_step=state.step, changes=[change.describe() for change in changes])
+            if folder.read_settings() != settings:
+                folder.write_settings(settings)
+        run.set_plan(plan)
+
+    ranks.on_main(record)
+    return run
+
+
+def _open_log(folder: RunFolder, settings: TrainSettings, state: RunState, tell: Callable[[str], None]) -> MetricsLog:
+    board = Board(folder.tensorboard, from_step=state.step) if settings.run.tensorboard else None
+    log = MetricsLog(folder.metrics, board=board)
     log.cut(state.log_bytes)
     if (damage := log.mend()) is not None:
         tell(damage)
-    plan = _choose_plan(settings, recorded, stepper=stepper, batches=batches, state=state, pace=pace, caller=caller)
-    run = Run(
-        model, batches, settings, folder, runtime, caller, optimisers, stepper, checkpoints, log, pace, plan, state
-    )
-    if resume:
-        run.write("resume", from_step=state.step, changes=[change.describe() for change in changes])
-        if folder.read_settings() != settings:
-            folder.write_settings(settings)
-    run.set_plan(plan)
-    return run
+    return log
+
+
+def _find_together(
+    checkpoints: Checkpoints,
+    settings: TrainSettings,
+    batches: BatchSource,
+    tell: Callable[[str], None],
+    ranks: Ranks,
+) -> tuple[Checkpoint | None, list[Change]]:
+    """What `_find` finds on rank 0, on every rank."""
+    own = ranks.on_main(lambda: _find(checkpoints, settings, batches, tell))
+    found, changes = own or (None, [])
+    if ranks.size == 1:
+        return found, changes
+    step = ranks.share(lambda: None if found is None else found.step)
+    content = ranks.share(lambda: None if found is None else found.state)
+    if step is None or content is None:
+        return None, []
+    model = ranks.tensors(lambda: None if found is None else found.model) or {}
+    optimiser = ranks.tensors(lambda: None if found is None else found.optimiser) or {}
+    everywhere = Checkpoint(step, model, optimiser, content)
+    return everywhere, changes_between(_settings_of(everywhere), settings)
 
 
 def _find(
@@ -173,7 +230,8 @@ def _as_before(found: Checkpoint, settings: TrainSettings, runtime: Runtime, tel
     """The runtime with as many threads as the run had: sums are rounded otherwise with more or fewer."""
     before = found.state["runtime"]
     now = describe_runtime(runtime)
-    if settings.run.threads is None and runtime.device.type == "cpu" and before["threads"] != runtime.threads:
+    alike = before.get("ranks", 1) == runtime.world_size  # else a rank has another share of the cores
+    if settings.run.threads is None and runtime.device.type == "cpu" and alike and before["threads"] != runtime.threads:
         tell(f"The run goes on with {before['threads']} threads, as it began (this machine offers {runtime.threads}).")
         torch.set_num_threads(before["threads"])
         runtime = replace(runtime, threads=before["threads"])
@@ -181,6 +239,11 @@ def _as_before(found: Checkpoint, settings: TrainSettings, runtime: Runtime, tel
         tell(
             f"The run was on {before['device']} in {before['dtype']} and is now on {now['device']} in {now['dtype']}: "
             "no longer equal, bit for bit, to a run never stopped."
+        )
+    if not alike:
+        tell(
+            f"The run had {before.get('ranks', 1)} processes and has {runtime.world_size} from here on: sums are "
+            "rounded otherwise, so it is no longer equal, bit for bit, to a run never stopped."
         )
     return runtime
 
@@ -191,6 +254,7 @@ def describe_runtime(runtime: Runtime) -> dict[str, Any]:
         "device": runtime.device.type,
         "dtype": str(runtime.dtype).removeprefix("torch."),
         "threads": runtime.threads,
+        **({"ranks": runtime.world_size} if runtime.world_size > 1 else {}),
     }
 
 
@@ -198,30 +262,39 @@ def _settings_of(found: Checkpoint) -> TrainSettings:
     return TrainSettings.read(found.state["settings"], source=f"the checkpoint of step {found.step}")
 
 
-def _read_plan(folder: RunFolder, settings: TrainSettings, tell: Callable[[str], None]) -> tuple[str, Plan] | None:
-    recorded = folder.read_plan(plan_key(settings), tell)
-    return None if recorded is None else (recorded["key"], Plan.from_json(recorded["plan"]))
+def _read_plan(
+    folder: RunFolder, before: TrainSettings, settings: TrainSettings, tell: Callable[[str], None], ranks: Ranks
+) -> tuple[Plan | None, bool]:
+    """The plan that was recorded under the settings `before`, and whether it is that of `settings`."""
+    recorded = ranks.share(lambda: folder.read_plan(plan_key(before), tell))
+    if recorded is None:
+        return None, False
+    return Plan.from_json(recorded["plan"]), recorded["key"] == plan_key(settings)
+
+
+def _is_timed(settings: TrainSettings, pace: Pace, old: Plan | None, replayed: bool) -> bool:
+    """Whether a step has to be timed before a plan can be made."""
+    in_minutes = settings.budget.steps is None and settings.budget.epochs is None
+    return in_minutes and not pace.first_guess and not (replayed and old is not None and old.fixed)
 
 
 def _choose_plan(
     settings: TrainSettings,
-    recorded: tuple[str, Plan] | None,
+    old: Plan | None,
+    replayed: bool,
     *,
-    stepper: Stepper,
     batches: BatchSource,
     state: RunState,
     pace: Pace,
     caller: Caller,
-) -> Plan:
-    """The recorded plan where it was made from the same settings; else a new one, and what that changes is told."""
-    old = None if recorded is None else recorded[1]
-    replayed = recorded is not None and recorded[0] == plan_key(settings)
-    in_minutes = settings.budget.steps is None and settings.budget.epochs is None
-    if in_minutes and not pace.first_guess and not (replayed and old is not None and old.fixed):
-        pace.first_guess = _time_a_step(stepper, batches, caller.clock)
+) -> dict[str, Any]:
+    """The old plan where it was made from the same settings; else a new one, and what that changes is told.
+
+    As JSON: the plan, and whether the best step is counted anew.
+    """
     if replayed and old is not None:
         _guess_evaluations(pace, old, batches)
-        return old
+        return {"plan": old.to_json(), "anew": False}
     plan = make_plan(
         settings,
         batches.sizes,
@@ -231,6 +304,7 @@ def _choose_plan(
         warmup=None if old is None else old.warmup_steps,
     )
     _guess_evaluations(pace, plan, batches)
+    anew = False
     if old is not None:
         caller.observer.on_note(
             f"The plan is {plan.total_steps:,} steps instead of {old.total_steps:,}; {state.step:,} are taken. The "
@@ -241,13 +315,13 @@ def _choose_plan(
             caller.observer.on_note(
                 "Evaluations read another part of the held-out text from here on: the best step is counted anew."
             )
-            state.best_loss = None
-    return plan
+            anew = True
+    return {"plan": plan.to_json(), "anew": anew}
 
 
 def _time_a_step(stepper: Stepper, batches: BatchSource, clock: Clock) -> float:
     """Seconds of a step, before the first: one forward and backward pass to warm up, then those of a whole step."""
-    micro_batches = batches.step(0)
+    micro_batches = batches.step(0, rank=stepper.ranks.rank, ranks=stepper.ranks.size)
     stepper.rehearse(micro_batches[:1])
     start = clock.seconds()
     stepper.rehearse(micro_batches)

@@ -14,9 +14,12 @@ from mingyue.errors import TrainingError
 from mingyue.models import Transformer
 from mingyue.nn import Taps
 from mingyue.runtime import Runtime, derive_seed
+from mingyue.training.distributed import Ranks
 from mingyue.training.forward import AnyBatch, hidden_of
+from mingyue.training.gradients import GradientSum
 from mingyue.training.loss import batch_loss
 from mingyue.training.optimisers import Optimisers
+from mingyue.training.signals import StopRequests
 
 _SMALLEST_SCALE = 2.0**-14
 """A loss scaler that has come down so far is not looking for a scale any more: the gradients are bad."""
@@ -40,7 +43,11 @@ class StepResult:
 
 
 class Stepper:
-    """Takes steps. Dropout is a pure function of (seed, step, rank, micro-batch); nothing else is random."""
+    """Takes steps. Dropout is a pure function of (seed, step, micro-batch); nothing else is random.
+
+    With several ranks each is given its own micro-batches, of which the first has the number of the rank and each other
+    one that is higher by the number of ranks. Tokens, losses and gradients are those of all ranks.
+    """
 
     def __init__(
         self,
@@ -52,6 +59,8 @@ class Stepper:
         clip: float,
         label_smoothing: float,
         scaler: torch.amp.GradScaler | None = None,
+        ranks: Ranks | None = None,
+        stop: StopRequests | None = None,
     ) -> None:
         self.model = model
         self.optimisers = optimisers
@@ -60,10 +69,22 @@ class Stepper:
         self.clip = clip
         self.label_smoothing = label_smoothing
         self.scaler = scaler
+        self.ranks = ranks or Ranks()
+        self.stop = stop or StopRequests()
+        self._gradients = GradientSum(optimisers.parameters, self.ranks)
         self._drops = model.config.dropout > 0 or model.config.attention_dropout > 0
 
     @classmethod
-    def of(cls, model: Transformer, optimisers: Optimisers, runtime: Runtime, settings: TrainSettings) -> Stepper:
+    def of(
+        cls,
+        model: Transformer,
+        optimisers: Optimisers,
+        runtime: Runtime,
+        settings: TrainSettings,
+        *,
+        ranks: Ranks | None = None,
+        stop: StopRequests | None = None,
+    ) -> Stepper:
         """A stepper as the settings ask for it; with a loss scaler in fp16, whose gradients would vanish without."""
         return cls(
             model,
@@ -73,6 +94,8 @@ class Stepper:
             clip=settings.optimiser.clip,
             label_smoothing=settings.optimiser.label_smoothing,
             scaler=torch.amp.GradScaler(runtime.device.type) if runtime.dtype is torch.float16 else None,
+            ranks=ranks,
+            stop=stop,
         )
 
     def step(self, step: int, micro_batches: Sequence[AnyBatch], multiplier: float) -> StepResult:
@@ -85,6 +108,8 @@ class Stepper:
         if self.scaler is not None:
             self.scaler.unscale_(self.optimisers)  # type: ignore[arg-type]  # before the norm is taken, so before clipping
         norm = global_norm([weight.grad for weight in self.optimisers.parameters if weight.grad is not None])
+        if self.ranks.size > 1:
+            nats = self.ranks.add(nats.double())
         result = StepResult(*_together(nats, norm, tokens))
         if not self._is_sound(result):
             raise self._diagnose(step, micro_batches, result)
@@ -99,17 +124,29 @@ class Stepper:
         return result
 
     def backward(self, step: int, micro_batches: Sequence[AnyBatch]) -> tuple[Tensor, int]:
-        """Add up the gradients of a step, each token weighing the same. Returns its summed nats and its tokens."""
-        tokens = sum(batch.tokens for batch in micro_batches)
+        """Add up the gradients of a step, each token weighing the same.
+
+        Returns the summed nats of this rank's micro-batches and the tokens of all ranks.
+        """
+        tokens, asked = self.ranks.tally(sum(batch.tokens for batch in micro_batches), self.stop.requested)
+        if asked:
+            self.stop.hear()
         sums: list[Tensor] = []
-        for micro, batch in enumerate(micro_batches):
-            self._seed(step, micro)
-            with self.runtime.autocast():
-                loss = batch_loss(self.model, batch, device=self.runtime.device, label_smoothing=self.label_smoothing)
-            objective = loss.objective / max(1, tokens)
-            (objective if self.scaler is None else self.scaler.scale(objective)).backward()
-            sums.append(loss.nats)
-        return torch.stack(sums).sum(), tokens
+        for place, batch in enumerate(micro_batches[:-1]):
+            sums.append(self._pass(step, place, batch, tokens))
+        with self._gradients.last_pass():
+            for batch in micro_batches[-1:]:  # a rank may have none
+                sums.append(self._pass(step, len(micro_batches) - 1, batch, tokens))
+        return torch.stack(sums).sum() if sums else torch.zeros((), device=self.runtime.device), tokens
+
+    def _pass(self, step: int, place: int, batch: AnyBatch, tokens: int) -> Tensor:
+        """Forward and backward of one of this rank's micro-batches; returns its nats."""
+        self._seed(step, place)
+        with self.runtime.autocast():
+            loss = batch_loss(self.model, batch, device=self.runtime.device, label_smoothing=self.label_smoothing)
+        objective = loss.objective / max(1, tokens)
+        (objective if self.scaler is None else self.scaler.scale(objective)).backward()
+        return loss.nats
 
     def rehearse(self, micro_batches: Sequence[AnyBatch]) -> None:
         """Do the work of a step without the step: for measuring time. Nothing is left of it."""
@@ -117,9 +154,10 @@ class Stepper:
         nats.item()  # waits for the device
         self.optimisers.zero_grad()
 
-    def _seed(self, step: int, micro: int) -> None:
-        if self._drops:
-            torch.manual_seed(derive_seed(self.seed, "dropout", step, self.runtime.rank, micro))
+    def _seed(self, step: int, place: int) -> None:
+        if self._drops:  # by the number of the micro-batch in the whole step: the same whoever takes it
+            micro = self.ranks.rank + place * self.ranks.size
+            torch.manual_seed(derive_seed(self.seed, "dropout", step, 0, micro))
 
     def _shrink(self, factor: float) -> None:
         torch._foreach_mul_([weight.grad for weight in self.optimisers.parameters if weight.grad is not None], factor)
@@ -136,11 +174,15 @@ class Stepper:
         """Find where the numbers went wrong: a weight, a value of the forward pass, or a gradient."""
         what = "the loss" if not math.isfinite(result.nats) else "the gradient"
         value = result.nats if what == "the loss" else result.gradient_norm
-        place = (
-            _first_bad_weight(self.model)
-            or self._first_bad_value(step, micro_batches)
-            or _first_bad_gradient(self.model)
-            or "no single tensor is to blame: the sum of finite numbers overflowed"
+        found = (
+            _first_bad_weight(self.model),
+            self._first_bad_value(step, micro_batches),  # every rank looks through its own micro-batches
+            _first_bad_gradient(self.model),
+        )
+        kinds = zip(*self.ranks.collect(found), strict=True)
+        place = next(
+            (place for kind in kinds for place in kind if place),
+            "no single tensor is to blame: the sum of finite numbers overflowed",
         )
         return TrainingError(
             f"{what} became {value} at step {step + 1}: {place}. No weight was moved by this step.",
@@ -152,8 +194,8 @@ class Stepper:
 
     @torch.no_grad()
     def _first_bad_value(self, step: int, micro_batches: Sequence[AnyBatch]) -> str | None:
-        for micro, batch in enumerate(micro_batches):
-            self._seed(step, micro)
+        for place, batch in enumerate(micro_batches):
+            self._seed(step, place)
             device = self.runtime.device
             taps = Taps(record=_WATCHED)
             with self.runtime.autocast():

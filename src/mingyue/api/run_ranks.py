@@ -1,0 +1,52 @@
+"""What is particular to a run on several processes: what is asked of them, and going on after one has died."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mingyue.config import TrainSettings
+from mingyue.errors import SettingsError
+from mingyue.files import write_text_atomically
+from mingyue.runtime import available_cores, processes
+from mingyue.training import RunFolder
+from mingyue.training.storage import disk_errors
+
+_LAUNCH = "launch.id"
+
+
+def check_processes(settings: TrainSettings) -> None:
+    """Raise `SettingsError` for processes that were asked for and not started."""
+    wanted, place = settings.run.nproc, processes()
+    if settings.run.parallel == "sharded":
+        raise SettingsError("--parallel sharded is not there yet", advice="Use --parallel data.")
+    if wanted > 1 and place.launch is None and place.size == 1:
+        raise SettingsError(
+            f"the run asks for {wanted} processes, and this is one",
+            advice=f"On the command line --nproc {wanted} starts them. From Python, start the program with torchrun "
+            f"--nproc-per-node {wanted}, or give nproc=1.",
+        )
+
+
+def fitting_threads(settings: TrainSettings) -> TrainSettings:
+    """`settings` of a run that is resumed, without threads that were chosen for fewer processes than there are now."""
+    threads, place = settings.run.threads, processes()
+    if place.size > 1 and threads is not None and threads * place.local_size > available_cores():
+        return settings.with_flat(threads=None)
+    return settings
+
+
+def note_launch(folder: RunFolder) -> None:
+    """Write down who started the processes of a new run."""
+    launch = processes().launch
+    if launch is not None:
+        path = folder.path / _LAUNCH
+        with disk_errors("the name of the launch", path):
+            write_text_atomically(path, launch + "\n")
+
+
+def was_begun_here(path: Path) -> bool:
+    """Whether these processes were started again after one died, and the run in `path` is theirs and can go on."""
+    place, noted = processes(), path / _LAUNCH
+    if not place.restarts or place.launch is None or not noted.is_file():
+        return False
+    return noted.read_text(encoding="utf-8").strip() == place.launch and RunFolder(path).begun

@@ -1,0 +1,162 @@
+"""`--nproc`: the same command in several processes, by the launcher of torchrun, and what becomes of them.
+
+The processes print as one: rank 0 has the screen. A process that ends on purpose (done, stopped, an error that the user
+can put right) hands its exit code over in a file and ends with 0, so that the launcher starts nothing again for it.
+What is left to tell here is a death.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from mingyue.cli.main import ARGUMENTS, FAULT, INTERRUPTED, OK
+from mingyue.errors import TrainingError
+from mingyue.runtime import processes
+
+if TYPE_CHECKING:
+    from mingyue.api import RunResult
+    from mingyue.config import RunSettings
+    from mingyue.training import Observer
+
+_FOLDER = "MINGYUE_LAUNCH"
+"""Environment: where the processes of `--nproc` leave their exit codes."""
+_SECONDS_TO_END = 20
+"""Of the others, once one has died: then they are killed."""
+
+
+def is_launched() -> bool:
+    """Whether this process was started by `--nproc`."""
+    return _FOLDER in os.environ
+
+
+def hand_over(code: int) -> int:
+    """Give the exit code of this process to the launcher, if `--nproc` started it; returns the one to end with."""
+    if not is_launched():
+        return code
+    place = processes()
+    (Path(os.environ[_FOLDER]) / f"{place.restarts}-{place.rank}").write_text(str(code), encoding="ascii")
+    return code if code == FAULT else OK
+
+
+def watch(run: Callable[[Observer | None, float], RunResult]) -> int:
+    """Run it on the screen, if this is the process that has it; returns the exit code.
+
+    `run` is given an observer and the seconds that the user has waited so far.
+    """
+    if processes().rank:
+        result = run(None, 0.0)
+        return INTERRUPTED if result.training.reason == "stopped" else OK
+    from mingyue.cli.progress import RunScreen
+    from mingyue.cli.verdict import show_result
+
+    with RunScreen() as screen:
+        result = run(screen, _waited())
+    return show_result(result)
+
+
+def _waited() -> float:
+    """Seconds that the user has waited for this process, and for the one that started it."""
+    from mingyue.runtime import seconds_since_process_start
+
+    return seconds_since_process_start(os.getppid() if is_launched() and not processes().restarts else None)
+
+
+def needs_launch(settings: RunSettings) -> bool:
+    """Whether processes are asked for, and this is not one of them."""
+    return settings.nproc > 1 and processes().launch is None
+
+
+def launch(settings: RunSettings, folder: str | Path) -> int:
+    """Start the processes that `settings` ask for, each with the command line of this one.
+
+    Returns the exit code that they came to. Raises `TrainingError` that names the process that died.
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # what it has to say is said here
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=settings.nproc,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=settings.restarts,
+        shutdown_timeout=_SECONDS_TO_END,
+        signals_to_handle="SIGHUP",
+    )
+    with tempfile.TemporaryDirectory(prefix="mingyue-") as handed, _signals_passed_on():
+        os.environ[_FOLDER] = handed
+        try:
+            elastic_launch(config, sys.executable)("-m", "mingyue", *ARGUMENTS.get())
+        except ChildFailedError as error:
+            return _explain(error.failures, _codes(Path(handed)), settings, folder)
+        finally:
+            del os.environ[_FOLDER]
+        return _codes(Path(handed)).get(0, OK)
+
+
+@contextmanager
+def _signals_passed_on() -> Generator[None]:
+    """Ctrl-C and SIGTERM go to the processes, which save and stop; a second one ends them at once."""
+    import psutil
+
+    asked = False
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        for process in psutil.Process().children():
+            process.send_signal(signal.SIGINT)
+
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _codes(handed: Path) -> dict[int, int]:
+    """Exit codes by rank, of those that ended by themselves since all were started the last time."""
+    found = {tuple(map(int, path.name.split("-"))): int(path.read_text(encoding="ascii")) for path in handed.iterdir()}
+    latest = max((restart for restart, _ in found), default=0)
+    return {rank: code for (restart, rank), code in found.items() if restart == latest}
+
+
+def _explain(failures: Mapping[int, Any], codes: Mapping[int, int], settings: RunSettings, folder: str | Path) -> int:
+    """Raise `TrainingError` that says which process died of what; the others only missed it.
+
+    Returns an exit code where the processes themselves have said what was wrong.
+    """
+    died = {rank: failure for rank, failure in failures.items() if rank not in codes}
+    if not died:
+        said = [code for code in codes.values() if code not in (OK, FAULT)]
+        return said[0] if said else FAULT
+    rank, failure = min(died.items(), key=lambda one: (one[1].exitcode == -signal.SIGTERM, one[0]))
+    if failure.exitcode < 0:
+        what = f"was killed by signal {-failure.exitcode} ({failure.signal_name()})"
+    else:
+        what = f"ended with exit code {failure.exitcode}"
+    again = f", after {settings.restarts} restart{'s' * (settings.restarts != 1)}" if settings.restarts else ""
+    hint = " Signal 9 that nobody sent means that memory ran out." if failure.exitcode == -signal.SIGKILL else ""
+    raise TrainingError(
+        f"rank {rank} of {settings.nproc} (process {failure.pid}) {what}{again}; the others were ended",
+        advice=f"Go on from the last checkpoint: mingyue resume {shlex.quote(str(folder))}.{hint} "
+        "With --restarts N the processes are started again by themselves.",
+    )
