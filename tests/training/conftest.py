@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
+import os
+import traceback
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from mingyue.config import EncoderDecoderConfig, ModelConfig, TrainSettings
 from mingyue.data import PairCorpus, PairRows, TokenCorpus, TokenShards, TokenView, TokenWriter
 from mingyue.models import build_model
-from mingyue.runtime import Runtime
+from mingyue.runtime import Processes, Runtime
 from mingyue.training import Caller, Clock, CorpusBatches, Observer, RunFolder, train
+from mingyue.training.distributed import Ranks
 from mingyue.training.pair_batches import PairBatches
 
 BOS, EOS = 1, 2
@@ -99,6 +104,45 @@ def corpus(tmp_path):
 @pytest.fixture
 def cpu():
     return Runtime(torch.device("cpu"), torch.float32, 1)
+
+
+@pytest.fixture
+def on_ranks(tmp_path):
+    """`on_ranks(2, work)` calls `work(ranks)` in each of so many processes and gives what they returned, in order.
+
+    They are forked, with everything made so far, so `work` may be any function; results are saved by torch.
+    """
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("this system does not fork")
+    fork, count = multiprocessing.get_context("fork"), 0
+
+    def run(size, work):
+        nonlocal count
+        count += 1
+        place = tmp_path / f"ranks{count}"
+        place.mkdir()
+        workers = [fork.Process(target=_on_rank, args=(rank, size, place, work)) for rank in range(size)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        found = [torch.load(place / str(rank), weights_only=False) for rank in range(size)]
+        failed = [text for done, text in found if not done]
+        assert not failed, "\n".join(failed)
+        return [result for _, result in found]
+
+    return run
+
+
+def _on_rank(rank, size, place, work):
+    try:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{place / 'store'}", rank=rank, world_size=size)
+        result = (True, work(Ranks(Processes(rank, size))))
+    except BaseException:
+        result = (False, traceback.format_exc())
+    torch.save(result, place / str(rank))
+    os._exit(0)
 
 
 class Watcher(Observer):

@@ -10,15 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mingyue import __version__
 from mingyue.api.outcome import Outcome
 from mingyue.config import TrainSettings
-from mingyue.models import Transformer, TransformerConfig, build_model
-from mingyue.runtime import Runtime, derive_seed
+from mingyue.models import Transformer, TransformerConfig, build_model, make_model
+from mingyue.runtime import Runtime
 from mingyue.training import BatchSource, Caller, Clock, Observer, RunFolder, TrainResult, measure_peak
 from mingyue.training import train as run_training
 from mingyue.training.distributed import Ranks
 from mingyue.training.sizing import DEFAULT_MINUTES, EFFICIENCY
+from mingyue.training.start import weights_seed
 
 ENDING = 2.0
 """Seconds for the bundle, the last texts and the copy report."""
@@ -101,7 +104,7 @@ class Run(ABC):
     def go(self, *, resume: bool) -> RunResult:
         """Train to the end (or until stopped), and hand the model over."""
         settings, place = self.settings, self.place
-        model = build_model(self.config, seed=derive_seed(settings.run.seed, "weights")).to(place.runtime.device)
+        model = self._make_model()
         caller = Caller(
             clock=place.clock,
             observer=place.observer,
@@ -127,6 +130,14 @@ class Run(ABC):
         if not place.ranks.is_main:
             outcome = Outcome(verdict, tuple(sentences), tuple(texts))
         return RunResult(place.folder.path, place.folder.model, result, outcome, of_pairs=settings.pairs.given)
+
+    def _make_model(self) -> Transformer:
+        """A model with its first weights; without any where no rank has to hold it whole before it is trained."""
+        settings, place = self.settings, self.place
+        if settings.run.parallel == "sharded" and place.ranks.size > 1:
+            with torch.device("meta"):
+                return make_model(self.config)
+        return build_model(self.config, seed=weights_seed(settings)).to(place.runtime.device)
 
     def _hand_over(self, model: Transformer, result: TrainResult) -> Outcome:
         outcome = self.judge(model, result)

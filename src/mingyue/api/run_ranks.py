@@ -17,8 +17,6 @@ _LAUNCH = "launch.id"
 def check_processes(settings: TrainSettings) -> None:
     """Raise `SettingsError` for processes that were asked for and not started."""
     wanted, place = settings.run.nproc, processes()
-    if settings.run.parallel == "sharded":
-        raise SettingsError("--parallel sharded is not there yet", advice="Use --parallel data.")
     if wanted > 1 and place.launch is None and place.size == 1:
         raise SettingsError(
             f"the run asks for {wanted} processes, and this is one",

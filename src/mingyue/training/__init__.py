@@ -14,10 +14,10 @@ from mingyue.training.optimisers import Optimisers, Rates, peak_rates
 from mingyue.training.pace import Clock, Pace
 from mingyue.training.plan import Plan, RunSizes, make_plan
 from mingyue.training.resume_rules import RULES, changed_settings
+from mingyue.training.run import Caller
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
 from mingyue.training.speed import measure_peak
-from mingyue.training.start import Caller
 from mingyue.training.step import Stepper, StepResult
 
 __all__ = [

@@ -53,6 +53,9 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints in one folder: the latest `keep`, and the best."""
 
+    shared = False
+    """Whether the ranks of a run use them together, each for its share; else rank 0 does for all."""
+
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         self.folder = folder
         self.keep = keep
@@ -95,6 +98,14 @@ class Checkpoints:
             remove_folder(final)
         fresh.rename(final)
         sync_folder(self.folder)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a save that was begun has failed; `wait` says how."""
+        return False
+
+    def wait(self) -> None:
+        """Wait until what was saved is on the disk; here it is when `save` returns."""
 
     def load(self, step: int) -> Checkpoint:
         """Read one checkpoint. Raises `CheckpointError` that names the file which is missing or damaged."""

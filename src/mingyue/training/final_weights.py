@@ -10,7 +10,7 @@ from mingyue.training.averaging import average_weights
 from mingyue.training.checkpoints import DamagedCheckpointError
 from mingyue.training.loss import Evaluation
 from mingyue.training.names import clean_state, load_clean_state
-from mingyue.training.start import Run
+from mingyue.training.run import Run
 
 
 def take_best(run: Run) -> int:
@@ -26,7 +26,7 @@ def take_best(run: Run) -> int:
             run.caller.observer.on_note(f"{error.message}. The last weights are kept instead of the best.")
             return None
 
-    weights = run.ranks.tensors(load)
+    weights = run.load_together(load)
     if weights is None:
         return step
     load_clean_state(run.model, weights)
@@ -51,7 +51,7 @@ def take_average(run: Run, before: Evaluation, measure: Callable[[], Evaluation]
         found.extend(steps)
         return average
 
-    average = run.ranks.tensors(load)
+    average = run.load_together(load)
     if average is None:
         return before, []
     steps = run.ranks.share(lambda: found)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mingyue.data import Batch, PairBatch
 from mingyue.models import DecoderOnly, EncoderDecoder, Transformer
@@ -28,6 +30,17 @@ def hidden_of(model: Transformer, batch: AnyBatch, device: torch.device, *, taps
         attend, positions_BT = within_documents(batch, device)
         return model.hidden(inputs_BT, attend=attend, positions_BT=positions_BT, taps=taps)
     raise TypeError(f"{type(model).__name__} does not read a {type(batch).__name__}")
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether a model is divided over ranks, as `sharding` does it, whose import takes seconds that others save."""
+    return hasattr(model, "set_requires_gradient_sync")
+
+
+def end_forward(model: nn.Module) -> None:
+    """After forward passes without a backward pass: a sharded model lets go of what it has gathered for them."""
+    if is_sharded(model):
+        cast(Any, model).reshard()
 
 
 def within_documents(batch: Batch, device: torch.device) -> tuple[Attend | None, Tensor | None]:

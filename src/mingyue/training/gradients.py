@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mingyue.training.distributed import Ranks
+from mingyue.training.forward import AnyBatch
 
 _BUCKET_BYTES = 8 << 20
 """Large enough that a message's own time does not matter, small enough that the first leave early."""
@@ -58,6 +59,18 @@ class GradientSum:
             bucket.send(self._ranks)
         for bucket in self._buckets:
             bucket.wait(self._ranks)
+
+    def taken_together(self, batches: Sequence[AnyBatch]) -> Sequence[AnyBatch]:
+        """The passes of this rank: here each rank takes its own, however many they are."""
+        return batches
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """√Σ g² over all gradients, as one scalar tensor. Every rank holds all of them."""
+        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
+
+    def held_here(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """What this rank holds of each gradient: all of it."""
+        return list(gradients)
 
     def _note(self, weight: Tensor) -> None:
         if not self._listens:

@@ -16,9 +16,10 @@ from mingyue.training.loss import Evaluation, evaluate
 from mingyue.training.names import clean_state
 from mingyue.training.observer import EvaluationReport, Reason, StepReport, TrainResult
 from mingyue.training.plan import Cadence, Plan
+from mingyue.training.run import Caller, Run
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
-from mingyue.training.start import Caller, Run, describe_runtime, start
+from mingyue.training.start import describe_runtime, start
 from mingyue.training.state import versions
 from mingyue.training.step import StepResult
 
@@ -108,6 +109,7 @@ class _Loop:
             self._evaluate()
         if self._saved_step != state.step:
             self._save()
+        run.checkpoints.wait()
         weights_step, evaluation = state.step, self._latest
         averaged: list[int] = []
         if judged:
@@ -119,6 +121,7 @@ class _Loop:
             self._observer.on_evaluate(
                 EvaluationReport(weights_step, self._clock.seconds(), evaluation, best=True, final=True)
             )
+        run.bring_home()
         numbers = evaluation.numbers() if evaluation else {}
         self._ranks.on_main(lambda: run.write("end", reason=reason, weights_step=weights_step, **numbers))
         seconds = self._clock.seconds()
@@ -128,7 +131,7 @@ class _Loop:
 
     def _decide(self) -> dict[str, Any]:
         """What comes next, on rank 0: a checkpoint, the end, or a step by this plan (None = as before). JSON."""
-        if self._checkpoint_is_due():
+        if self._checkpoint_is_due() or self._run.checkpoints.failed:  # the next save says how the one before failed
             return {"save": True}
         before = self._run.plan
         self._follow_plan()
@@ -176,6 +179,8 @@ class _Loop:
         seconds = self._clock.seconds() - start
         if run.plan.evaluate_tokens is not None:
             run.pace.final_evaluation = seconds / evaluation.tokens * run.batches.sizes.heldout_tokens
+        if run.caller.measure is not None or self._samples_now(after=1):
+            run.bring_home()
         measures = self._ranks.share(self._measures)
         chosen_by = run.caller.select
         best = self._state.judge(evaluation.loss if chosen_by is None else -measures[chosen_by])
@@ -198,37 +203,46 @@ class _Loop:
         run = self._run
         if run.caller.measure is None:
             return {}
-        run.model.eval()
+        run.whole.eval()
         measures = run.caller.measure()
         run.model.train()
         return measures
 
     def _sample(self) -> None:
         run = self._run
-        asked = run.settings.run.sample_every
-        every = _EVALUATIONS_BETWEEN_SAMPLES if asked is None else asked
-        if run.caller.sample is None or every == 0 or self._state.evaluations % every:
+        if run.caller.sample is None or not self._samples_now():
             return
         start = self._clock.seconds()
-        run.model.eval()
+        run.whole.eval()
         text = run.caller.sample()
         run.model.train()
-        run.pace.sample = (self._clock.seconds() - start) / every
+        run.pace.sample = (self._clock.seconds() - start) / self._evaluations_between_samples()
         run.write("sample", text=text)
         self._observer.on_sample(self._state.step, text)
 
+    def _samples_now(self, *, after: int = 0) -> bool:
+        """Whether a text is written at this evaluation, or `after` so many more."""
+        every = self._evaluations_between_samples()
+        return self._run.caller.sample is not None and every > 0 and (self._state.evaluations + after) % every == 0
+
+    def _evaluations_between_samples(self) -> int:
+        asked = self._run.settings.run.sample_every
+        return _EVALUATIONS_BETWEEN_SAMPLES if asked is None else asked
+
     def _save(self, *, best: bool = False) -> None:
         run, state = self._run, self._state
-        self._ranks.check_replicas(clean_state(run.model), state.step)
         start = self._clock.seconds()
-        self._ranks.on_main(lambda: self._write(start, best=best))
+        if run.checkpoints.shared:
+            self._write(start, best=best)
+        else:
+            self._ranks.check_replicas(clean_state(run.model), state.step)
+            self._ranks.on_main(lambda: self._write(start, best=best))
         self._saved_step, self._saved_at = state.step, self._clock.seconds()
         run.pace.save = self._saved_at - start
 
     def _write(self, start: float, *, best: bool) -> None:
         run, state = self._run, self._state
-        assert run.log is not None
-        state.seconds, state.log_bytes = start, run.log.size()
+        state.seconds, state.log_bytes = start, 0 if run.log is None else run.log.size()  # of rank 0 is what is kept
         content = {
             "counters": state.to_json(),
             "pace": run.pace.to_json(),
@@ -245,9 +259,9 @@ class _Loop:
     # --- questions --------------------------------------------------------------------------------------------------
 
     def _measure(self, tokens: int | None) -> Evaluation:
-        run, ranks = self._run, self._ranks
-        batches = run.batches.held_out(tokens, rank=ranks.rank, ranks=ranks.size)
-        return evaluate(run.model, batches, run.runtime, bytes_per_token=run.batches.bytes_per_token, ranks=ranks)
+        run, bytes_per_token = self._run, self._run.batches.bytes_per_token
+        own = run.held_out(tokens)
+        return evaluate(run.model, own, run.runtime, bytes_per_token=bytes_per_token, ranks=self._ranks)
 
     def _out_of_patience(self) -> bool:
         patience = self._run.settings.run.patience

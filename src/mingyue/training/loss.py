@@ -19,7 +19,7 @@ from mingyue.models import Transformer
 from mingyue.runtime import Runtime
 from mingyue.training.cross_entropy import linear_cross_entropy
 from mingyue.training.distributed import Ranks
-from mingyue.training.forward import AnyBatch, hidden_of
+from mingyue.training.forward import AnyBatch, end_forward, hidden_of
 
 CHUNKED_VOCABULARY = 2048
 """From here on the loss is taken in pieces: below, one pass is as fast; above, the logits no longer fit the caches."""
@@ -143,6 +143,7 @@ def evaluate(
                 tokens += batch.tokens
     finally:
         model.train(was_training)
+        end_forward(model)
     # One wait for the device, and a sum in double: thousands of batches must not cost digits. It is exact, so it does
     # not depend on the order of the batches, nor on which rank had which.
     found = (ranks or Ranks()).collect([tokens, *(torch.stack(sums).tolist() if sums else [])])

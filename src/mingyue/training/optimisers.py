@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,13 @@ from mingyue.config import OptimiserSettings, PartsConfig, TrainSettings
 from mingyue.errors import CheckpointError
 from mingyue.models import Transformer
 from mingyue.training.distributed import Ranks
+from mingyue.training.forward import is_sharded
 from mingyue.training.muon import Matrix, Muon
 from mingyue.training.names import clean_name
 from mingyue.training.schedules import paper_peak
+
+if TYPE_CHECKING:
+    from mingyue.training.sharded_muon import ShardedMuon
 
 GroupName = Literal["matrices", "output", "embeddings", "vectors"]
 _DECAYED: tuple[GroupName, ...] = ("matrices", "output")
@@ -91,10 +95,15 @@ class Optimisers:
         groups: dict[GroupName, dict[str, nn.Parameter]] = {}
         for name, weight in model.named_parameters():
             groups.setdefault(group_of(clean_name(name), weight), {})[clean_name(name)] = weight
-        self.muon: Muon | None = None
+        self.muon: Muon | ShardedMuon | None = None
         if settings.optimiser == "muon" and "matrices" in groups:
             matrices = groups.pop("matrices").items()
-            self.muon = Muon(
+            make = Muon
+            if is_sharded(model):
+                from mingyue.training.sharded_muon import ShardedMuon
+
+                make = ShardedMuon
+            self.muon = make(
                 (Matrix(name, weight, matrix_rows(name, weight, model.config)) for name, weight in matrices),
                 rate=rates.muon,
                 momentum=settings.muon_momentum,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,88 +11,27 @@ import torch
 from mingyue.config import TrainSettings
 from mingyue.errors import CheckpointError, SettingsError
 from mingyue.models import Transformer
-from mingyue.runtime import Runtime
+from mingyue.runtime import Runtime, derive_seed
 from mingyue.training.batches import BatchSource
 from mingyue.training.checkpoints import Checkpoint, Checkpoints
 from mingyue.training.distributed import Ranks
 from mingyue.training.log import Board, MetricsLog
 from mingyue.training.names import load_clean_state
-from mingyue.training.observer import Observer
 from mingyue.training.optimisers import Optimisers, peak_rates
 from mingyue.training.pace import Clock, Pace
 from mingyue.training.plan import Plan, make_plan
 from mingyue.training.recompute import recompute_blocks
 from mingyue.training.resume_rules import Change, changes_between, check_changes
+from mingyue.training.run import Caller, Run
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
 from mingyue.training.state import RunState, plan_key
 from mingyue.training.step import Stepper
 
 
-@dataclass
-class Caller:
-    """What the caller of training brings along, and how much time it needs afterwards."""
-
-    clock: Clock = field(default_factory=Clock)
-    """Time of this program; it should start where the user's waiting starts."""
-    observer: Observer = field(default_factory=Observer)
-    """Is told what happens."""
-    sample: Callable[[], str] | None = None
-    """Writes a text with the model as it is."""
-    measure: Callable[[], dict[str, float]] | None = None
-    """Measures the model as it is, besides its loss, at each evaluation: numbers by name."""
-    select: str | None = None
-    """The measure of these whose highest value marks the best step; none = the lowest loss."""
-    ending: float = 0.0
-    """Seconds that the caller needs after training: kept free of a budget in minutes."""
-    flops_per_token: float | None = None
-    """Forward and backward."""
-    peak_flops: float | None = None
-    """Per second, as `measure_peak` gives it."""
-
-
-@dataclass
-class Run:
-    """All parts of a run, ready to take the next step. On ranks other than 0 nothing is written and nobody is told."""
-
-    model: Transformer
-    batches: BatchSource
-    settings: TrainSettings
-    folder: RunFolder
-    runtime: Runtime
-    caller: Caller
-    optimisers: Optimisers
-    stepper: Stepper
-    checkpoints: Checkpoints
-    log: MetricsLog | None
-    """Of rank 0."""
-    pace: Pace
-    plan: Plan
-    state: RunState
-    ranks: Ranks
-
-    def write(self, event: str, **values: object) -> None:
-        """Add a line to the log."""
-        if self.log is not None:
-            seconds = self.caller.clock.seconds()
-            self.log.write(event, step=self.state.step, tokens=self.state.tokens, seconds=seconds, **values)
-
-    def close(self) -> None:
-        """Close the log."""
-        if self.log is not None:
-            self.log.close()
-
-    def adopt(self, plan: Plan) -> None:
-        """Follow `plan` from here on."""
-        self.plan = plan
-        self.optimisers.rates = peak_rates(self.settings, self.model.config, plan.warmup_steps)
-
-    def set_plan(self, plan: Plan) -> None:
-        """Follow `plan` from here on, recorded before anything depends on it. On rank 0."""
-        self.adopt(plan)
-        self.folder.write_plan({"key": plan_key(self.settings), "plan": plan.to_json()})
-        self.write("plan", **plan.to_json())
-        self.caller.observer.on_plan(plan)
+def weights_seed(settings: TrainSettings) -> int:
+    """The seed of a run's first weights."""
+    return derive_seed(settings.run.seed, "weights")
 
 
 def start(
@@ -116,16 +55,18 @@ def start(
     if settings.run.patience is not None and not batches.sizes.heldout_tokens:
         raise SettingsError("patience needs held-out text, and nothing is held out", advice="Leave --patience out.")
     tell = caller.observer.on_note
-    checkpoints = Checkpoints(folder.checkpoints, keep=max(settings.run.keep, settings.run.average_last))
+    whole, keep = model, max(settings.run.keep, settings.run.average_last)
+    if settings.run.parallel == "sharded" and ranks.size > 1:
+        from mingyue.training.sharded_run import begin_sharded  # seconds of imports that others need not wait for
+
+        model, checkpoints = begin_sharded(whole, settings, folder.checkpoints, runtime=runtime, ranks=ranks, keep=keep)
+    else:
+        checkpoints = Checkpoints(folder.checkpoints, keep=keep)
     found, changes = _find_together(checkpoints, settings, batches, tell, ranks) if resume else (None, [])
     if found is not None:
         runtime = _as_before(found, settings, runtime, tell)
-    model.to(runtime.device).train()
-    if settings.batch.recompute:
-        recompute_blocks(model)
-    if settings.run.compile:
-        for block in model.every_block():
-            block.compile()  # in place: names stay; the embedding's backward, which must not race, stays eager
+    if model is whole:
+        _make_ready(model, settings, runtime)
     optimisers = Optimisers(model, settings.optimiser, peak_rates(settings, model.config, 1), ranks=ranks)
     stepper = Stepper.of(model, optimisers, runtime, settings, ranks=ranks, stop=stop)
     state, pace = RunState(), Pace(ending=caller.ending)
@@ -151,7 +92,7 @@ def start(
     plan = Plan.from_json(chosen["plan"])
     if chosen["anew"]:
         state.best_loss = None
-    parts = (model, batches, settings, folder, runtime, caller, optimisers, stepper, checkpoints, log)
+    parts = (model, whole, batches, settings, folder, runtime, caller, optimisers, stepper, checkpoints, log)
     run = Run(*parts, pace, plan, state, ranks)
     run.adopt(plan)
 
@@ -164,6 +105,15 @@ def start(
 
     ranks.on_main(record)
     return run
+
+
+def _make_ready(model: Transformer, settings: TrainSettings, runtime: Runtime) -> None:
+    model.to(runtime.device).train()
+    if settings.batch.recompute:
+        recompute_blocks(model)
+    if settings.run.compile:
+        for block in model.every_block():
+            block.compile()  # in place: names stay; the embedding's backward, which must not race, stays eager
 
 
 def _open_log(folder: RunFolder, settings: TrainSettings, state: RunState, tell: Callable[[str], None]) -> MetricsLog:
@@ -183,6 +133,8 @@ def _find_together(
     ranks: Ranks,
 ) -> tuple[Checkpoint | None, list[Change]]:
     """What `_find` finds on rank 0, on every rank."""
+    if checkpoints.shared:
+        return _find(checkpoints, settings, batches, tell)
     own = ranks.on_main(lambda: _find(checkpoints, settings, batches, tell))
     found, changes = own or (None, [])
     if ranks.size == 1:

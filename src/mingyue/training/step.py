@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,11 +16,14 @@ from mingyue.models import Transformer
 from mingyue.nn import Taps
 from mingyue.runtime import Runtime, derive_seed
 from mingyue.training.distributed import Ranks
-from mingyue.training.forward import AnyBatch, hidden_of
+from mingyue.training.forward import AnyBatch, end_forward, hidden_of, is_sharded
 from mingyue.training.gradients import GradientSum
 from mingyue.training.loss import batch_loss
 from mingyue.training.optimisers import Optimisers
 from mingyue.training.signals import StopRequests
+
+if TYPE_CHECKING:
+    from mingyue.training.sharding import ShardedGradients
 
 _SMALLEST_SCALE = 2.0**-14
 """A loss scaler that has come down so far is not looking for a scale any more: the gradients are bad."""
@@ -71,7 +75,13 @@ class Stepper:
         self.scaler = scaler
         self.ranks = ranks or Ranks()
         self.stop = stop or StopRequests()
-        self._gradients = GradientSum(optimisers.parameters, self.ranks)
+        self._gradients: GradientSum | ShardedGradients
+        if is_sharded(model):
+            from mingyue.training.sharding import ShardedGradients  # seconds of imports that others need not wait for
+
+            self._gradients = ShardedGradients(model, self.ranks)
+        else:
+            self._gradients = GradientSum(optimisers.parameters, self.ranks)
         self._drops = model.config.dropout > 0 or model.config.attention_dropout > 0
 
     @classmethod
@@ -107,7 +117,7 @@ class Stepper:
         nats, tokens = self.backward(step, micro_batches)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimisers)  # type: ignore[arg-type]  # before the norm is taken, so before clipping
-        norm = global_norm([weight.grad for weight in self.optimisers.parameters if weight.grad is not None])
+        norm = self._gradients.norm(self._found())
         if self.ranks.size > 1:
             nats = self.ranks.add(nats.double())
         result = StepResult(*_together(nats, norm, tokens))
@@ -128,6 +138,7 @@ class Stepper:
 
         Returns the summed nats of this rank's micro-batches and the tokens of all ranks.
         """
+        micro_batches = self._gradients.taken_together(micro_batches)
         tokens, asked = self.ranks.tally(sum(batch.tokens for batch in micro_batches), self.stop.requested)
         if asked:
             self.stop.hear()
@@ -160,7 +171,10 @@ class Stepper:
             torch.manual_seed(derive_seed(self.seed, "dropout", step, 0, micro))
 
     def _shrink(self, factor: float) -> None:
-        torch._foreach_mul_([weight.grad for weight in self.optimisers.parameters if weight.grad is not None], factor)
+        torch._foreach_mul_(self._gradients.held_here(self._found()), factor)
+
+    def _found(self) -> list[Tensor]:
+        return [weight.grad for weight in self.optimisers.parameters if weight.grad is not None]
 
     def _is_sound(self, result: StepResult) -> bool:
         if not math.isfinite(result.nats):
@@ -194,16 +208,18 @@ class Stepper:
 
     @torch.no_grad()
     def _first_bad_value(self, step: int, micro_batches: Sequence[AnyBatch]) -> str | None:
-        for place, batch in enumerate(micro_batches):
+        found: str | None = None
+        for place, batch in enumerate(self._gradients.taken_together(micro_batches)):
             self._seed(step, place)
             device = self.runtime.device
             taps = Taps(record=_WATCHED)
             with self.runtime.autocast():
                 taps("logits", self.model.output(hidden_of(self.model, batch, device, taps=taps)))
-            for name, value in taps.values.items():
-                if not bool(torch.isfinite(value).all()):
-                    return f"the first value that is not finite is the output of {name}"
-        return None
+            for name, value in taps.values.items():  # no way out before the last: sharded ranks take part in all
+                if found is None and not bool(torch.isfinite(value).all()):
+                    found = f"the first value that is not finite is the output of {name}"
+        end_forward(self.model)
+        return found
 
 
 # Everything but attention's scores and weights.
@@ -218,11 +234,6 @@ _OF_A_STACK = (
     "final",
 )
 _WATCHED = (*(f"{stack}{name}" for stack in ("", "encoder.", "decoder.") for name in _OF_A_STACK), "logits")
-
-
-def global_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """√Σ g² over all gradients, as one scalar tensor."""
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
 
 
 def _together(nats: Tensor, norm: Tensor, tokens: int) -> tuple[float, int, float]:
