@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mingyue.errors import SettingsError
-from mingyue.runtime import Runtime, available_cores, choose_runtime, derive_seed, seconds_since_process_start
+from mingyue.runtime import (
+    Processes,
+    Runtime,
+    available_cores,
+    choose_runtime,
+    derive_seed,
+    processes,
+    seconds_since_process_start,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +126,50 @@ def test_numbers_that_fade_away_count_as_nothing_on_every_thread():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["0", str(1 << 20)]
+
+
+def set_launch(monkeypatch, **values):
+    for name, value in values.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_processes_are_what_torchrun_says(monkeypatch):
+    """Nothing in the environment is a run of one process; else rank, size, place on the machine, restarts, launch."""
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert processes() == Processes()
+    set_launch(monkeypatch, RANK=5, WORLD_SIZE=8, LOCAL_RANK=1, LOCAL_WORLD_SIZE=4)
+    set_launch(monkeypatch, TORCHELASTIC_RESTART_COUNT=2, TORCHELASTIC_RUN_ID="x")
+    assert processes() == Processes(5, 8, 1, 4, 2, "x")
+
+
+@pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), ("one", 2)])
+def test_processes_that_cannot_be_are_refused(monkeypatch, rank, size):
+    set_launch(monkeypatch, RANK=rank, WORLD_SIZE=size)
+    with pytest.raises(SettingsError, match=f"RANK={rank}, WORLD_SIZE={size}"):
+        processes()
+
+
+def test_each_process_of_a_machine_takes_its_share_of_the_cores(monkeypatch):
+    monkeypatch.setattr("mingyue.runtime.available_cores", lambda: 7)
+    set_launch(monkeypatch, RANK=1, WORLD_SIZE=6, LOCAL_RANK=1, LOCAL_WORLD_SIZE=3)
+    runtime = choose_runtime("cpu")
+    assert (runtime.threads, runtime.rank, runtime.world_size) == (2, 1, 6)
+    assert "2 threads in each of 6 processes" in runtime.describe()
+    assert choose_runtime("cpu", threads=5).threads == 5
+
+
+def test_each_process_of_a_machine_takes_the_gpu_of_its_number(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    set_launch(monkeypatch, RANK=3, WORLD_SIZE=4, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2)
+    assert choose_runtime().device == torch.device("cuda", 1)
+    assert chosen == [torch.device("cuda", 1)]
+    with pytest.raises(SettingsError, match="cuda:0 is one GPU, and this run has 4 processes"):
+        choose_runtime("cuda:0")
+    set_launch(monkeypatch, LOCAL_WORLD_SIZE=3)
+    with pytest.raises(SettingsError, match="3 processes on this machine ask for a GPU each, and it has 2"):
+        choose_runtime("cuda")
