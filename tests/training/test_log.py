@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,31 @@ def test_disk_that_refuses_is_told(tmp_path):
     log = MetricsLog(tmp_path / "no such folder" / "metrics.jsonl")
     with pytest.raises(CheckpointError, match="no such folder"):
         fill(log, [1])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full: Linux")
+def test_closing_a_log_that_did_not_fit_says_disk_too():
+    """What could not be written is tried again on closing: that error is told in the same words, not as a fault."""
+    log = MetricsLog(Path("/dev/full"))
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        log.write("train", step=1, tokens=2, seconds=0.5)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        log.close()
+    log.close()
+
+
+def test_damaged_lines_are_set_aside_and_the_others_kept(tmp_path):
+    """A line that is no event is neither read nor kept; the whole file as it was is beside it, and it is told."""
+    path = tmp_path / "metrics.jsonl"
+    good = '{"event": "train", "step": 1, "tokens": 2, "seconds": 0.5}\n'
+    damaged = good.replace('"step"', '"stfp"')
+    path.write_text(good + "{half\n" + damaged + good, encoding="utf-8")
+    assert [event["step"] for event in read_log(path)] == [1, 1]
+    note = MetricsLog(path).mend()
+    assert "2 of 4 lines" in note and "metrics.jsonl" in note
+    assert path.read_text(encoding="utf-8") == good + good
+    assert (tmp_path / "damaged-metrics.jsonl.1").read_text(encoding="utf-8") == good + "{half\n" + damaged + good
+    assert MetricsLog(path).mend() is None
 
 
 def test_tensorboard_missing_names_the_extra(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 
 from mingyue.config import TrainSettings
 from mingyue.errors import CheckpointError, SettingsError
-from mingyue.training import RunFolder
+from mingyue.training import Checkpoint, Checkpoints, RunFolder
 
 SETTINGS = TrainSettings.from_flat(sources=["诗 集.txt", "b\\c"], steps=20, separator="\n\n", learning_rate=1e-3)
 
@@ -178,3 +178,21 @@ def test_start_killed_while_run_toml_was_written_can_be_repeated(tmp_path):
     (path / ".run.toml.31415.tmp").write_text("[mod", encoding="utf-8")
     begin(path)
     assert not (path / ".run.toml.31415.tmp").exists()
+
+
+def test_run_toml_that_is_gone_comes_back_from_the_latest_checkpoint(tmp_path):
+    """The settings are in every checkpoint; without one that is sound the error says so."""
+    folder, _ = begin(tmp_path / "run")
+    for step in (1, 2):
+        state = {"settings": SETTINGS.with_flat(seed=step).model_dump(mode="json")}
+        Checkpoints(folder.checkpoints).save(Checkpoint(step, {}, {}, state))
+    assert folder.restore_settings() is None
+    folder.settings_path.unlink()
+    (folder.checkpoints / "step-00000002" / "state.json").write_text("{", encoding="utf-8")
+    again = RunFolder.open(folder.path)
+    assert "step 1" in again.restore_settings()
+    assert again.read_settings() == SETTINGS.with_flat(seed=1)
+    again.settings_path.unlink()
+    (folder.checkpoints / "step-00000001" / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"run\.toml is missing"):
+        again.restore_settings()

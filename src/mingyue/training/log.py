@@ -82,8 +82,9 @@ class MetricsLog:
     def close(self) -> None:
         """Close the files; the next `write` opens them again."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with disk_errors("the log", self.path):  # a line that did not fit is tried once more
+                file.close()
         if self._board is not None:
             self._board.close()
 

@@ -16,6 +16,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -237,8 +238,8 @@ class RunFolder:
                 advice="Wait for it to end, or stop it with Ctrl-C: it saves first.",
             ) from None
         file.truncate(0)
-        file.write(str(os.getpid()).encode("ascii"))
-        file.flush()
+        with suppress(OSError):  # the number is for people: a full disk is no reason to have no lock
+            os.write(file.fileno(), str(os.getpid()).encode("ascii"))
         self._lock = file
 
     def unlock(self) -> None:
