@@ -30,6 +30,8 @@ _PATIENCE = timedelta(days=2)
 noticed at once; only one that hangs is waited for."""
 _MESSAGE = 4096
 """Bytes of a message that go in one broadcast; longer ones take a second."""
+_OF_CONNECTIONS = ("gloo", "nccl", "connection closed", "connection reset")
+"""What errors of torch say that come from the connections between ranks, in lower case."""
 _OUTCOME, _FAILED, _STOPPED = "outcome", "failed", "stopped"
 
 
@@ -197,10 +199,23 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            raise LostRankError(
-                f"rank {self.rank} of {self.size} lost touch with another process of the run ({_first_line(error)})",
-                advice="That one ended first: look for its error, or for what killed it. The last checkpoint is whole.",
-            ) from error
+            raise self._lost(error) from error
+
+    @contextmanager
+    def in_touch_throughout(self) -> Generator[None]:
+        """The same around work of every kind in which torch talks to other ranks by itself, as a sharded model does."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.size > 1 and any(word in str(error).lower() for word in _OF_CONNECTIONS):
+                raise self._lost(error) from error
+            raise
+
+    def _lost(self, error: RuntimeError) -> LostRankError:
+        return LostRankError(
+            f"rank {self.rank} of {self.size} lost touch with another process of the run ({_first_line(error)})",
+            advice="That one ended first: look for its error, or for what killed it. The last checkpoint is whole.",
+        )
 
     def _say(self, message: object) -> None:
         text = _bytes(message)

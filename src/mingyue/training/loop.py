@@ -62,8 +62,9 @@ def train(
             stop=requests,
         )
         try:
-            loop = _Loop(run, requests)
-            result = loop.finish(loop.run())
+            with run.ranks.in_touch_throughout():
+                loop = _Loop(run, requests)
+                result = loop.finish(loop.run())
         except TrainingError as error:
             run.write("end", reason="failed", error=error.message)
             raise
