@@ -120,8 +120,8 @@ def position_parameters(config: PartsConfig) -> int:
 
 
 def kept_by_norm(config: PartsConfig) -> int:
-    """Its input; RMSNorm, made of several kernels, also the normalised vector."""
-    return config.d_model * (2 if config.norm == "rms" else 1)
+    """Its input; RMSNorm also the inverse of its length."""
+    return config.d_model + (config.norm == "rms")
 
 
 def kept_by_sublayer(config: PartsConfig) -> int:
@@ -131,20 +131,22 @@ def kept_by_sublayer(config: PartsConfig) -> int:
 
 def kept_by_queries(config: PartsConfig, n_keys: int, *, turned: bool) -> int:
     """A token that asks `n_keys` others: its query in each state, what comes out of the heads, and a sum a row."""
-    states = 1 + config.qk_norm + (turned or config.qk_norm)
-    # With dropout there is no fused kernel on CPUs: weights before and after, and what was dropped.
-    dropped = 3 * config.n_heads * n_keys if config.attention_dropout else 0
-    return query_width(config) * (states + 1) + config.n_heads + dropped
+    states = 1 + (turned or config.qk_norm)
+    # With dropout there is no fused kernel on CPUs: weights before and after, and what was dropped; and the scaled
+    # queries besides the turned ones.
+    dropped = 3 * config.n_heads * n_keys + (states - 1) * query_width(config) if config.attention_dropout else 0
+    return query_width(config) * (states + 1) + config.n_heads * (1 + config.qk_norm) + dropped
 
 
 def kept_by_keys(config: PartsConfig, *, turned: bool) -> int:
     """A token that is looked at: its value, and its key in each state."""
-    return key_width(config) * (2 + config.qk_norm + (turned or config.qk_norm))
+    states = 2 + (turned or config.qk_norm) * (2 if config.attention_dropout else 1)
+    return key_width(config) * states + config.n_kv_heads * config.qk_norm
 
 
 def kept_by_feedforward(config: PartsConfig) -> int:
-    """Before and after the activation; ReLU needs one of them, a gated part four."""
-    return {"relu": 1, "swiglu": 4}.get(config.feedforward, 2) * config.d_ff
+    """Before and after the activation; ReLU needs one of them, a gated part three."""
+    return {"relu": 1, "swiglu": 3}.get(config.feedforward, 2) * config.d_ff
 
 
 def kept_by_ends(config: PartsConfig) -> int:

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from mingyue.nn.attend import Attend
 from mingyue.nn.cache import CacheStep
+from mingyue.nn.gradients import by_hand, turn_heads
+from mingyue.nn.norm import RMSNorm
 from mingyue.nn.positions import Rotation
 from mingyue.nn.taps import Taps, tap
 from mingyue.nn.windowed import chunked_window_attention
@@ -212,19 +214,39 @@ class MultiHeadAttention(Attention):
         """x_BTM → x_BTM. With a cache, the new keys and values go to its `layer` and the queries see all of them."""
         sizes = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
         heads_BTD = self.qkv(x_BTM).view(*x_BTM.shape[:2], sum(sizes), self.d_head)  # (B, T, M) → (B, T, H + 2G, D)
-        query_BTHD, key_BTGD, value_BTGD = heads_BTD.split_with_sizes(sizes, dim=2)
-        if self.query_norm is not None:
-            query_BTHD = self.query_norm(query_BTHD)
-        if self.key_norm is not None:
-            key_BTGD = self.key_norm(key_BTGD)
-        query_BHTD = rotation.turn(query_BTHD.transpose(1, 2))
-        key_BGSD = rotation.turn(key_BTGD.transpose(1, 2))
-        value_BGSD = value_BTGD.transpose(1, 2)
+        if by_hand(heads_BTD) and _alike(self.query_norm, self.key_norm):
+            query_BHTD, key_BGSD, value_BGSD = self._turned(heads_BTD, rotation)
+        else:
+            query_BTHD, key_BTGD, value_BTGD = heads_BTD.split_with_sizes(sizes, dim=2)
+            if self.query_norm is not None:
+                query_BTHD = self.query_norm(query_BTHD)
+            if self.key_norm is not None:
+                key_BTGD = self.key_norm(key_BTGD)
+            query_BHTD = rotation.turn(query_BTHD.transpose(1, 2))
+            key_BGSD = rotation.turn(key_BTGD.transpose(1, 2))
+            value_BGSD = value_BTGD.transpose(1, 2)
         if cache is not None:
             key_BGSD, value_BGSD = cache.extend(layer, key_BGSD, value_BGSD)
             if taps is not None:  # what was recorded must not change with the cache, nor an edit change the cache
                 key_BGSD, value_BGSD = key_BGSD.clone(), value_BGSD.clone()
         return self._attend(query_BHTD, key_BGSD, value_BGSD, attend, taps)
+
+    def _turned(self, heads_BTD: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """The same in one function with a gradient of its own: (query_BHTD, key_BGSD, value_BGSD)."""
+        gain, eps = None, 0.0
+        if isinstance(self.query_norm, RMSNorm) and isinstance(self.key_norm, RMSNorm):
+            gains = (self.query_norm.weight.expand(self.n_heads, -1), self.key_norm.weight.expand(self.n_kv_heads, -1))
+            gain, eps = torch.cat(gains), self.query_norm.eps or 0.0
+        turned_BTD, value_BTGD = turn_heads(heads_BTD, gain, eps, rotation.angles, self.n_heads + self.n_kv_heads)
+        query_BTHD, key_BTGD = turned_BTD.split_with_sizes((self.n_heads, self.n_kv_heads), dim=2)
+        return query_BTHD.transpose(1, 2), key_BTGD.transpose(1, 2), value_BTGD.transpose(1, 2)
+
+
+def _alike(query_norm: nn.Module | None, key_norm: nn.Module | None) -> bool:
+    """Whether both are RMSNorm with one ε, or there is none."""
+    if query_norm is None or key_norm is None:
+        return query_norm is key_norm
+    return isinstance(query_norm, RMSNorm) and isinstance(key_norm, RMSNorm) and query_norm.eps == key_norm.eps
 
 
 class CrossAttention(Attention):

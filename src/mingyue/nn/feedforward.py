@@ -11,11 +11,15 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mingyue.nn import gradients
+from mingyue.nn.gradients import by_hand
 from mingyue.nn.taps import Taps, tap
 
 
 def squared_relu(x: Tensor) -> Tensor:
     """max(0, x)² (So et al. 2021, "Primer")."""
+    if by_hand(x):
+        return gradients.squared_relu(x)
     positive = F.relu(x)
     return positive * positive  # the gradient of a product costs a third of that of a power
 
@@ -44,6 +48,14 @@ class FeedForward(nn.Module):
         return tap(taps, "output", self.output(inner_BTF))
 
 
+def gated(both: Tensor) -> Tensor:
+    """silu(gate) ⊙ up for [gate | up] along the last axis: [..., 2F] → [..., F]."""
+    if by_hand(both):
+        return gradients.swiglu(both)
+    gate, up = both.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
 class SwiGLU(nn.Module):
     """silu(gate(x)) ⊙ up(x) → output (Shazeer 2020). Gate and up are one weight, `inner.weight` [2F, M], gate first."""
 
@@ -54,8 +66,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, x_BTM: Tensor, taps: Taps | None = None) -> Tensor:
         """x_BTM → x_BTM."""
-        gate_BTF, up_BTF = self.inner(x_BTM).chunk(2, dim=-1)
-        inner_BTF = tap(taps, "inner", F.silu(gate_BTF) * up_BTF)
+        inner_BTF = tap(taps, "inner", gated(self.inner(x_BTM)))
         return tap(taps, "output", self.output(inner_BTF))
 
 

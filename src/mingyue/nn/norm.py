@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mingyue.nn import gradients
+from mingyue.nn.gradients import by_hand
+
 
 class RMSNorm(nn.RMSNorm):
     """PyTorch's RMSNorm, which under mixed precision keeps to the format of its input.
@@ -14,6 +17,8 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] → the same shape and number format."""
+        if by_hand(x) and self.eps is not None:
+            return gradients.rms_norm(x, self.weight, self.eps)
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 

@@ -18,6 +18,11 @@ from mingyue.config import RotaryScaling
 class Rotation:
     """What happens to queries and keys before they meet. This one leaves them as they are."""
 
+    @property
+    def angles(self) -> tuple[Tensor, Tensor] | None:
+        """(cosine, sine) of every pair's angle, each [B or 1, T, 1, D/2]; None where nothing turns."""
+        return None
+
     def turn(self, x_BHTD: Tensor) -> Tensor:
         """[B, H or G, T, D] → the same shape."""
         return x_BHTD
@@ -83,6 +88,13 @@ class RotaryRotation(Rotation):
     def __init__(self, cosine_B1TD: Tensor, signed_sine_B1TD: Tensor) -> None:
         self.cosine_B1TD = cosine_B1TD
         self.signed_sine_B1TD = signed_sine_B1TD
+
+    @property
+    def angles(self) -> tuple[Tensor, Tensor]:
+        """(cosine, sine) of every pair's angle, each [B or 1, T, 1, D/2]."""
+        half = self.cosine_B1TD.shape[-1] // 2
+        cosine, sine = self.cosine_B1TD[..., :half], self.signed_sine_B1TD[..., half:]
+        return cosine.transpose(1, 2), sine.transpose(1, 2)
 
     def turn(self, x_BHTD: Tensor) -> Tensor:
         """Turn each pair; lengths stay the same."""

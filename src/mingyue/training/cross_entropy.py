@@ -50,14 +50,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
             counted_P1 = (targets_P != IGNORE)[:, None]
             targets_P1 = targets_P.clamp(min=0)[:, None]
             logits_PV = x_PM @ weight_VM.T
-            whole_P1 = logits_PV.logsumexp(dim=1, keepdim=True)
-            nats.append(((whole_P1 - logits_PV.gather(1, targets_P1)) * counted_P1).sum())
-            if label_smoothing:
-                uniform.append(((whole_P1 - logits_PV.mean(dim=1, keepdim=True)) * counted_P1).sum())
+            target_logits_P1 = logits_PV.gather(1, targets_P1)
+            mean_logits_P1 = logits_PV.mean(dim=1, keepdim=True) if label_smoothing else None
+            highest_P1 = logits_PV.amax(dim=1, keepdim=True)
+            powers_PV = logits_PV.sub_(highest_P1).exp_()  # where the logits were; once for the loss and its gradient
+            sums_P1 = powers_PV.sum(dim=1, keepdim=True)
+            whole_P1 = sums_P1.log() + highest_P1
+            nats.append(((whole_P1 - target_logits_P1) * counted_P1).sum())
+            if mean_logits_P1 is not None:
+                uniform.append(((whole_P1 - mean_logits_P1) * counted_P1).sum())
             if x_grad_NM is None or weight_grad_VM is None:
                 continue
-            # softmax − target distribution, where the logits were
-            grad_PV = logits_PV.sub_(whole_P1).exp_()
+            grad_PV = powers_PV.div_(sums_P1)  # softmax − target distribution
             if label_smoothing:
                 grad_PV.sub_(label_smoothing / n_words)
             on_target = grad_PV.new_full((1, 1), label_smoothing - 1).expand_as(targets_P1)
