@@ -270,7 +270,7 @@ class _Loop:
 
     def _checkpoint_is_due(self) -> bool:
         every = self._run.settings.run.checkpoint_every
-        if self._saved_step == self._state.step or not self._state.step:  # before the first step there is nothing to keep
+        if self._state.step in (0, self._saved_step):  # before the first step there is nothing to keep
             return False
         if every is None:
             pause = max(_SECONDS_BETWEEN_CHECKPOINTS, self._run.pace.save / _SAVING_SHARE)
