@@ -164,6 +164,19 @@ def test_a_window_keeps_no_copy_for_the_backward_pass():
     assert sum(fresh.values()) == 4 * 1000 * (8 + 1) * 4
 
 
+@torch.enable_grad()
+def test_layers_that_share_a_drawn_description_share_its_bias():
+    """One matrix of T × S numbers for all of them, not one a layer."""
+    documents = torch.arange(64)[None] // 20
+    drawn = Attend(causal=True, query_documents_BT=documents).drawn(64, 64)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        for _ in range(3):
+            fused_attention(*tensors((1, 2, 64, 8), (1, 2, 64, 8)), drawn)
+    matrices = {x.untyped_storage().data_ptr() for x in kept if x.shape[-2:] == (64, 64)}
+    assert len(matrices) == 1
+
+
 def test_a_window_longer_than_half_the_text_and_a_short_one_take_paths_that_agree():
     """Whatever path the fused call chooses for a length, changing the length by one token changes no earlier row."""
     attend = Attend(causal=True, window=4)

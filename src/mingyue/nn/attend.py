@@ -6,7 +6,7 @@ One convention everywhere: True = may attend. The description is small whatever 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_
 
@@ -42,6 +42,8 @@ class Attend:
     """A dense boolean that broadcasts to [B, H, T, S]; True = may attend."""
     never_empty: bool = False
     """Said by who made the description: every query may look at something, so no path need check for empty rows."""
+    _biases: dict[torch.dtype, Tensor] | None = field(default=None, repr=False)
+    """What layers that share a drawn description share too: its matrix as kernels read it."""
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
@@ -104,7 +106,21 @@ class Attend:
     def drawn(self, n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Attend:
         """The same with its matrix already drawn: for layers that share it, and attention of this very T and S."""
         empty = self.may_have_empty_rows(n_queries, n_keys)
-        return Attend(allowed=self.matrix(n_queries, n_keys, device=device), never_empty=not empty)
+        return Attend(allowed=self.matrix(n_queries, n_keys, device=device), never_empty=not empty, _biases={})
+
+    def bias(self, allowed: Tensor, dtype: torch.dtype) -> Tensor:
+        """`allowed`, this description's matrix, as fused kernels want it: 0 and −inf; made once for all layers.
+
+        Given booleans, each call would make its own, and keep it for the backward pass: 4 · T · S bytes a layer.
+        """
+        found = None if self._biases is None else self._biases.get(dtype)
+        if found is None:
+            small = allowed[tuple(slice(1 if stride == 0 else None) for stride in allowed.stride())]  # not expanded
+            found = torch.zeros(small.shape, dtype=dtype, device=small.device)
+            found = found.masked_fill_(~small, float("-inf")).expand(allowed.shape)
+            if self._biases is not None:
+                self._biases[dtype] = found
+        return found
 
     def matrix(self, n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Tensor:
         """Draw it: a boolean [B or 1, H or 1, T, S], True = may attend. Memory T × S.
@@ -117,11 +133,14 @@ class Attend:
             query_1T = torch.arange(n_keys - n_queries, n_keys, device=device)[None]
             query_BT = query_1T if self.query_positions_BT is None else self.query_positions_BT
             key_BS = key_1S if self.key_positions_BS is None else self.key_positions_BS
-            distance_B1TS = (query_BT[:, :, None] - key_BS[:, None, :])[:, None]
+            # Compared, not subtracted: a matrix of distances would take eight times the bytes of a boolean one.
+            query_B1T1, key_B11S = query_BT[:, None, :, None], key_BS[:, None, None, :]
             if self.causal:
-                conditions.append(distance_B1TS >= 0)
+                conditions.append(key_B11S <= query_B1T1)
             if self.window is not None:
-                conditions.append(distance_B1TS.abs() < self.window)
+                conditions.append(key_B11S > query_B1T1 - self.window)
+            if self.window is not None and not self.causal:
+                conditions.append(key_B11S < query_B1T1 + self.window)
         if self.lengths_B is not None:
             conditions.append((key_1S < self.lengths_B[:, None])[:, None, None])
         if self.query_documents_BT is not None:

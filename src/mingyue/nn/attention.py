@@ -79,8 +79,9 @@ def fused_attention(
         return blocked_window_attention(query_BHTD, key_BGSD, value_BGSD, attend.window, dropout=dropout)
     allowed = attend.matrix(n_queries, n_keys, device=query_BHTD.device)
     if not attend.may_have_empty_rows(n_queries, n_keys):
+        bias = attend.bias(allowed, query_BHTD.dtype)
         return F.scaled_dot_product_attention(
-            query_BHTD, key_BGSD, value_BGSD, attn_mask=allowed, dropout_p=dropout, enable_gqa=grouped
+            query_BHTD, key_BGSD, value_BGSD, attn_mask=bias, dropout_p=dropout, enable_gqa=grouped
         )
     sees_something = allowed.any(dim=-1, keepdim=True)
     heads_BHTD = F.scaled_dot_product_attention(
