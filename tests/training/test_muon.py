@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mingyue.training.muon import Matrix, Muon, orthogonalise
+from mingyue.training.muon import NEWTON_SCHULZ_STEPS, Matrix, Muon, newton_schulz, orthogonalise
 
 SHAPES = [(8, 8), (8, 8), (24, 8), (8, 24), (24, 8), (5, 7), (1, 6)]
 
@@ -29,6 +29,8 @@ def whole(parameters):
 def test_equals_torch_in_fp32(monkeypatch):
     """torch.optim.Muon with its bfloat16 cast taken out takes the same steps, over all shapes and several steps."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda self: self.clone())
+    usual = lambda x: newton_schulz(x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7), 5)  # noqa: E731
+    monkeypatch.setattr("mingyue.training.muon.orthogonalise", usual)  # their norm, their number of steps
     ours, theirs = weights(), weights()
     muon = Muon(whole(ours), rate=0.02, momentum=0.9, weight_decay=0.1)
     reference = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=0.1)
@@ -67,6 +69,29 @@ def test_update_has_singular_values_near_one():
     u, _, vh = torch.linalg.svd(matrices, full_matrices=False)
     cosine = (result * (u @ vh)).sum((1, 2)) / result.norm(dim=(1, 2)) / (u @ vh).norm(dim=(1, 2))
     assert (cosine > 0.98).all()
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (16, 24), (16, 64)])
+def test_four_steps_come_as_far_as_five_from_the_usual_norm(shape):
+    """The tighter bound is one: no singular value starts above 1; and what is far below the largest comes as far."""
+    generator = torch.Generator().manual_seed(2)
+    matrices = torch.randn(8, *shape, generator=generator)
+    u, _, vh = torch.linalg.svd(matrices, full_matrices=False)
+    matrices = u * torch.logspace(0, -2, shape[0]) @ vh  # singular values from 1 down to 0.01
+    ours = torch.linalg.svdvals(orthogonalise(matrices))
+    usual = torch.linalg.svdvals(newton_schulz(matrices / torch.linalg.matrix_norm(matrices, keepdim=True), 5))
+    assert ours.max() < 1.3
+    assert ours.min() > 0.9 * usual.min()
+    assert (ours > 0.6).float().mean() >= (usual > 0.6).float().mean() - 0.01
+
+
+def test_wide_matrices_are_orthogonalised_as_others_are():
+    """Iterating Gram matrices is the same arithmetic in another order."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(4, 12, 48, generator=generator)
+    x = x / torch.linalg.matrix_norm(x, keepdim=True)
+    bound = torch.linalg.matrix_norm((x @ x.mT) @ (x @ x.mT), keepdim=True) ** 0.25
+    torch.testing.assert_close(orthogonalise(x), newton_schulz(x / bound, NEWTON_SCHULZ_STEPS), rtol=1e-3, atol=1e-4)
 
 
 def test_no_gradient_and_zero_gradient_are_finite():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -270,3 +273,23 @@ def test_compiling_reaches_every_block_of_both_stacks(pair_bench, monkeypatch):
     blocks = [*model.encoder.blocks, *model.decoder.blocks]
     assert len(blocks) == 3
     assert [id(block) for block in compiled] == [id(block) for block in blocks]
+
+
+def test_adamw_is_pytorchs_and_does_not_wait_for_the_compiler():
+    """The same bits as torch.optim.AdamW; and torch._dynamo, 1.3 s of imports, is not loaded by making or using it."""
+    program = """
+import sys, torch
+from mingyue.training.optimisers import AdamW
+ours, theirs = (torch.nn.Parameter(torch.ones(3, 3)) for _ in range(2))
+one = AdamW([ours], lr=0.1, weight_decay=0.1, fused=True)
+for _ in range(3):
+    ours.grad = torch.full((3, 3), 0.3)
+    one.step()
+assert "torch._dynamo" not in sys.modules
+two = torch.optim.AdamW([theirs], lr=0.1, weight_decay=0.1, fused=True)
+for _ in range(3):
+    theirs.grad = torch.full((3, 3), 0.3)
+    two.step()
+assert torch.equal(ours, theirs)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -12,6 +12,7 @@ CPUs 4 to 15 times faster than the others.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,6 +37,13 @@ _DECAYED: tuple[GroupName, ...] = ("matrices", "output")
 _MUON, _BESIDE_MUON, _ALONE = 0.02, 0.006, 0.003  # peak rates, AdamW's at a width of 128
 _FUSED = ("cpu", "cuda", "mps")
 _ADAMW_STATE = ("step", "exp_avg", "exp_avg_sq")
+
+
+class AdamW(torch.optim.AdamW):
+    """PyTorch's, without the wrappers of two methods that import torch.compile's machinery: 1.3 s of every start."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class Optimisers:
                 weight_decay=settings.weight_decay,
                 ranks=ranks,
             )
-        self.adamw = torch.optim.AdamW(
+        self.adamw = AdamW(
             [
                 {"params": list(named.values()), "weight_decay": settings.weight_decay if group in _DECAYED else 0.0}
                 for group, named in groups.items()
