@@ -173,3 +173,21 @@ def test_each_process_of_a_machine_takes_the_gpu_of_its_number(monkeypatch):
     set_launch(monkeypatch, LOCAL_WORLD_SIZE=3)
     with pytest.raises(SettingsError, match="3 processes on this machine ask for a GPU each, and it has 2"):
         choose_runtime("cuda")
+
+
+def test_a_run_does_not_load_the_compiler_or_the_parts_for_many_ranks() -> None:
+    """They take two seconds of imports; what a run on one process needs is loaded and no more."""
+    program = """
+import sys
+import mingyue.api.run, mingyue.training
+from mingyue.config import OptimiserSettings
+from mingyue.models import build_model, resolve_config
+from mingyue.config import ModelSettings
+from mingyue.training.optimisers import Optimisers, Rates
+model = build_model(resolve_config(ModelSettings(), vocab_size=9, depth=1, context=8), seed=1)
+Optimisers(model, OptimiserSettings(), Rates(0.1, 0.1)).zero_grad()
+heavy = ("torch._dynamo", "torch._inductor", "torch.distributed.fsdp", "torch.distributed.tensor", "transformers")
+print(*(name for name in heavy if name in sys.modules))
+"""
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert not found.stdout.split()

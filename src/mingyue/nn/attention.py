@@ -74,7 +74,7 @@ def fused_attention(
             return F.scaled_dot_product_attention(
                 query_BHTD, key_BGSD, value_BGSD, dropout_p=dropout, is_causal=True, enable_gqa=grouped
             )
-        if query_BHTD.device.type == "cpu" and not dropout:
+        if query_BHTD.device.type == "cpu" and not dropout and not torch.compiler.is_compiling():
             return chunked_window_attention(query_BHTD, key_BGSD, value_BGSD, attend.window)
         return blocked_window_attention(query_BHTD, key_BGSD, value_BGSD, attend.window, dropout=dropout)
     allowed = attend.matrix(n_queries, n_keys, device=query_BHTD.device)

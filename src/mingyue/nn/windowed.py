@@ -24,7 +24,6 @@ def chunk_of(window: int) -> int:
     return min(max(_LEAST_CHUNK, window // 4), _MOST_CHUNK)
 
 
-@torch.compiler.disable
 def chunked_window_attention(query_BHTD: Tensor, key_BGTD: Tensor, value_BGTD: Tensor, window: int) -> Tensor:
     """Attention of each query to the `window` keys up to its own. Returns heads_BHTD. CPU tensors, no dropout."""
     return _WindowAttention.apply(query_BHTD, key_BGTD, value_BGTD, window)  # type: ignore[return-value]
