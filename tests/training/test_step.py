@@ -102,6 +102,7 @@ def test_clipping_with_a_loss_scaler_unscales_first(stepper):
 def test_overflow_under_a_loss_scaler_skips_the_step(stepper):
     """T7: an overflow while the scale is looked for leaves the weights alone, lowers the scale, and goes on."""
     scaled = stepper(clip=1.0, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1))
+    next(scaled.model.parameters()).register_hook(lambda gradient: gradient * 1e4)  # beyond what a number can hold
     before = {name: tensor.clone() for name, tensor in scaled.model.state_dict().items()}
     result = scaled.step(0, [batch_of(*ragged())], 1.0)
     assert not math.isfinite(result.gradient_norm)
