@@ -39,9 +39,11 @@ def test_typo_in_run_toml_names_the_nearest(tmp_path):
     folder.settings_path.write_text(text.replace("learning_rate", "lerning_rate"), encoding="utf-8")
     with pytest.raises(SettingsError, match=r"run\.toml.*lerning_rate.*learning_rate"):
         folder.read_settings()
-    folder.settings_path.write_text("[data", encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"run\.toml"):
-        folder.read_settings()
+    for content in ("[data", "", "# only a remark\n"):
+        folder.settings_path.write_text(content, encoding="utf-8")
+        with pytest.raises(SettingsError, match=r"run\.toml") as caught:
+            folder.read_settings()
+        assert "latest checkpoint" in caught.value.advice
 
 
 def test_existing_run_is_refused_or_moved_aside(tmp_path):

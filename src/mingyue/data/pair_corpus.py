@@ -149,7 +149,7 @@ def load_pairs(folder: Path) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairRepo
 
     manifest = read_manifest(folder)
     if manifest is None:
-        raise DataError(f"{folder} holds no prepared pairs", advice=_AGAIN)
+        raise DataError(f"{folder} holds no prepared pairs: its {MANIFEST} is missing or cannot be read", advice=_AGAIN)
     if manifest.get("format") != PAIRS_FORMAT:
         raise DataError(
             f"{folder / MANIFEST} is of format {manifest.get('format')}; this program reads {PAIRS_FORMAT}",

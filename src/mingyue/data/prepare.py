@@ -90,7 +90,10 @@ def load_corpus(folder: Path) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
 
     manifest = _manifest(folder)
     if manifest is None:
-        raise DataError(f"{folder} holds no prepared text", advice="Prepare the text again.")
+        raise DataError(
+            f"{folder} holds no prepared text: its {_MANIFEST} is missing or cannot be read",
+            advice="Prepare the text again.",
+        )
     if manifest.get("format") != CORPUS_FORMAT:
         raise DataError(
             f"{folder / _MANIFEST} is of format {manifest.get('format')}; this program reads {CORPUS_FORMAT}"

@@ -158,7 +158,9 @@ class RunFolder:
         """Read run.toml. Raises `SettingsError` for a key or value that is not known, and for what is not TOML."""
         try:
             values = tomllib.loads(self.settings_path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            if not values:
+                raise ValueError("there is nothing in it")
+        except (OSError, ValueError) as error:  # neither text nor TOML, or empty
             raise SettingsError(
                 f"{self.settings_path} cannot be read: {error}",
                 advice="Correct it, or delete it: `mingyue resume` then takes the settings from the latest checkpoint.",
