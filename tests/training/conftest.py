@@ -106,6 +106,9 @@ def cpu():
     return Runtime(torch.device("cpu"), torch.float32, 1)
 
 
+_MOST_SECONDS = 240
+
+
 @pytest.fixture
 def on_ranks(tmp_path):
     """`on_ranks(2, work)` calls `work(ranks)` in each of so many processes and gives what they returned, in order.
@@ -125,7 +128,12 @@ def on_ranks(tmp_path):
         for worker in workers:
             worker.start()
         for worker in workers:
+            worker.join(_MOST_SECONDS)
+        late = [worker for worker in workers if worker.is_alive()]
+        for worker in late:
+            worker.kill()
             worker.join()
+        assert not late, f"{len(late)} of {size} ranks wait for ever"
         found = [torch.load(place / str(rank), weights_only=False) for rank in range(size)]
         failed = [text for done, text in found if not done]
         assert not failed, "\n".join(failed)

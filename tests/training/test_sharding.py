@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import torch
+from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
 from mingyue.config import TrainSettings
 from mingyue.data import IGNORE, Batch, PairBatch
-from mingyue.errors import SettingsError, TrainingError
-from mingyue.models import build_model
-from mingyue.runtime import Runtime
+from mingyue.errors import CheckpointError, SettingsError, TrainingError
+from mingyue.models import build_model, make_model
+from mingyue.runtime import Runtime, derive_seed
+from mingyue.training import Caller, CorpusBatches, RunFolder, read_log, train
+from mingyue.training.checkpoints import Checkpoints
 from mingyue.training.loss import evaluate
 from mingyue.training.optimisers import Optimisers, Rates
 from mingyue.training.sharding import build_sharded, in_step, row_range, whole_weights
@@ -208,3 +213,88 @@ def test_a_number_that_is_not_finite_stops_every_rank_with_one_error(on_ranks, t
 def test_fp16_is_refused_before_anything_is_made(tiny_config):
     with pytest.raises(SettingsError, match="fp32 or bf16"):
         build_sharded(tiny_config(), seed=1, runtime=Runtime(CPU, torch.float16, 1))
+
+
+def settings_of(**changes):
+    values = {"steps": 6, "optimiser": "muon", "evaluate_every": 2, "checkpoint_every": 2, "sample_every": 1, "keep": 9}
+    return TrainSettings.from_flat(**(values | changes))
+
+
+def whole_run(config, corpus, folder, settings, ranks=None, *, resume=False):
+    """A run with everything in it; returns (result, weights handed over, texts that were written)."""
+    sharded = ranks is not None and settings.run.parallel == "sharded"
+    seed = derive_seed(settings.run.seed, "weights")
+    if sharded:
+        with torch.device("meta"):
+            model = make_model(config)
+    else:
+        model = build_model(config, seed=seed)
+    batches = CorpusBatches(corpus, context=config.context, rows=4, micro_rows=1, seed=settings.run.seed)
+    written = []
+
+    def sample():
+        written.append(round(sum(float(weight.detach().abs().sum()) for weight in model.parameters()), 2))
+        return str(written[-1])
+
+    result = train(
+        model,
+        batches,
+        settings,
+        folder=folder,
+        runtime=runtime(ranks),
+        caller=Caller(sample=sample),
+        resume=resume,
+        **({} if ranks is None else {"ranks": ranks}),
+    )
+    return result, dict(model.state_dict()) if ranks is None or ranks.is_main else {}, written
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("average_last", [1, 3])
+def test_a_whole_run_and_going_on_with_it_alone(on_ranks, tiny_config, corpus, tmp_path, average_last):
+    """Evaluations, texts, best weights or mean, log and hand-over are those of one process; so is what it resumes."""
+    config, texts = tiny_config(positions="sinusoidal"), corpus()
+    alone, sharded = settings_of(average_last=average_last), settings_of(average_last=average_last, parallel="sharded")
+    with RunFolder.create(tmp_path / "alone", alone)[0] as folder:
+        expected, weights, written = whole_run(config, texts, folder, alone)
+    with RunFolder.create(tmp_path / "sharded", sharded)[0] as folder:
+        found = on_ranks(2, lambda ranks: whole_run(config, texts, folder, sharded, ranks))
+        for result, _, _ in found:
+            assert result.evaluation.loss == pytest.approx(expected.evaluation.loss, abs=2e-6)
+            assert (result.weights_step, result.averaged) == (expected.weights_step, expected.averaged)
+        assert found[0][2] == pytest.approx(written, abs=0.02) and found[1][2] == []
+        assert found[0][1].keys() == weights.keys()
+        assert all(torch.allclose(found[0][1][name], weight, atol=2e-4) for name, weight in weights.items())
+
+        longer = sharded.with_flat(steps=8, parallel="data")
+        again, _, _ = whole_run(config, texts, folder, longer, resume=True)
+    with RunFolder.open(tmp_path / "alone") as folder:
+        expected, _, _ = whole_run(config, texts, folder, alone.with_flat(steps=8), resume=True)
+    assert again.step == 8 and again.evaluation.loss == pytest.approx(expected.evaluation.loss, abs=5e-6)
+    events = [[line["event"] for line in read_log(tmp_path / name / "metrics.jsonl")] for name in ("alone", "sharded")]
+    assert events[0] == events[1]
+
+
+@pytest.mark.slow
+def test_a_save_that_fails_in_the_background_ends_the_run_on_every_rank(
+    on_ranks, tiny_config, corpus, tmp_path, monkeypatch
+):
+    config, texts, settings = tiny_config(), corpus(), settings_of(steps=1000, parallel="sharded", evaluate_every=900)
+    original = HuggingFaceStorageWriter.write_data
+
+    def full(self, *given):
+        if "00000004" in str(self.path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(self, *given)
+
+    def work(ranks):
+        if ranks.rank == 1:
+            monkeypatch.setattr(HuggingFaceStorageWriter, "write_data", full)
+        with pytest.raises(CheckpointError) as caught:
+            whole_run(config, texts, folder, settings, ranks)
+        return caught.value.message
+
+    with RunFolder.create(tmp_path / "run", settings)[0] as folder:
+        first, second = on_ranks(2, work)
+    assert first == second and "step-00000004" in first and "rank 1 of 2" in first and "disk" in first
+    assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [2]
