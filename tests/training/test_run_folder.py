@@ -192,6 +192,8 @@ def test_run_toml_that_is_gone_comes_back_from_the_latest_checkpoint(tmp_path):
     folder.settings_path.unlink()
     (folder.checkpoints / "step-00000002" / "state.json").write_text("{", encoding="utf-8")
     again = RunFolder.open(folder.path)
+    assert again.read_settings() == SETTINGS.with_flat(seed=1)
+    assert not again.settings_path.exists()  # reading writes nothing
     assert "step 1" in again.restore_settings()
     assert again.read_settings() == SETTINGS.with_flat(seed=1)
     again.settings_path.unlink()

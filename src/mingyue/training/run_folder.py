@@ -155,7 +155,12 @@ class RunFolder:
             write_text_atomically(self.settings_path, text)
 
     def read_settings(self) -> TrainSettings:
-        """Read run.toml. Raises `SettingsError` for a key or value that is not known, and for what is not TOML."""
+        """Read run.toml; where it is gone, the settings are those of the latest checkpoint whose state is sound.
+
+        Raises `SettingsError` for a key or value that is not known, and for what is not TOML.
+        """
+        if not self.settings_path.is_file():
+            return self._settings_of_latest()[1]
         try:
             values = tomllib.loads(self.settings_path.read_text(encoding="utf-8"))
             if not values:
@@ -168,20 +173,21 @@ class RunFolder:
         return TrainSettings.read(values, source=str(self.settings_path))
 
     def restore_settings(self) -> str | None:
-        """Where run.toml is gone, write it again from the latest checkpoint whose state is sound; says so.
-
-        Raises `CheckpointError` if there is none.
-        """
+        """Where run.toml is gone, write it again, and say so. Raises `CheckpointError` if no checkpoint is sound."""
         if self.settings_path.is_file():
             return None
+        step, settings = self._settings_of_latest()
+        self.write_settings(settings)
+        return f"{self.settings_path} was missing; the settings are those of the checkpoint of step {step:,}."
+
+    def _settings_of_latest(self) -> tuple[int, TrainSettings]:
         checkpoints = Checkpoints(self.checkpoints)
         for step in reversed(checkpoints.steps()):
             try:
                 values = checkpoints.read_run(step)["settings"]
             except DamagedCheckpointError:
                 continue
-            self.write_settings(TrainSettings.read(values, source=str(checkpoints.path(step))))
-            return f"{self.settings_path} was missing; the settings are those of the checkpoint of step {step:,}."
+            return step, TrainSettings.read(values, source=str(checkpoints.path(step)))
         raise CheckpointError(f"{self.settings_path} is missing, and no checkpoint is sound that could replace it")
 
     def write_plan(self, plan: dict[str, Any]) -> None:
