@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from mingyue.config import TrainSettings
-from mingyue.errors import TrainingError
+from mingyue.errors import CheckpointError, TrainingError
 from mingyue.models import Transformer
 from mingyue.runtime import Runtime
 from mingyue.training.batches import BatchSource
 from mingyue.training.checkpoints import Checkpoint
-from mingyue.training.distributed import Ranks
+from mingyue.training.distributed import LostRankError, Ranks
 from mingyue.training.final_weights import take_average, take_best
 from mingyue.training.loss import Evaluation, evaluate
 from mingyue.training.names import clean_state
@@ -67,6 +68,9 @@ def train(
                 result = loop.finish(loop.run())
         except TrainingError as error:
             run.write("end", reason="failed", error=error.message)
+            if not isinstance(error, LostRankError):  # else there is nobody to finish it with
+                with suppress(CheckpointError):
+                    run.checkpoints.wait()
             raise
         finally:
             run.close()
