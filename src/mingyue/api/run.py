@@ -131,7 +131,7 @@ def _changed(folder: RunFolder, changes: dict[str, object], observer: Observer) 
     old = folder.read_settings()
     settings = changed_settings(old, changes)
     if "threads" not in changes:
-        settings = fitting_threads(settings)
+        settings = fitting_threads(old, settings)
     check_changes(changes_between(old, settings))
     _refuse_other_kind(settings)
     check_processes(settings)

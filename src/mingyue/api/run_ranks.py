@@ -25,10 +25,11 @@ def check_processes(settings: TrainSettings) -> None:
         )
 
 
-def fitting_threads(settings: TrainSettings) -> TrainSettings:
+def fitting_threads(old: TrainSettings, settings: TrainSettings) -> TrainSettings:
     """`settings` of a run that is resumed, without threads that were chosen for fewer processes than there are now."""
     threads, place = settings.run.threads, processes()
-    if place.size > 1 and threads is not None and threads * place.local_size > available_cores():
+    share = max(1, available_cores() // place.local_size)
+    if place.local_size != old.run.nproc and threads is not None and place.size > 1 and threads > share:
         return settings.with_flat(threads=None)
     return settings
 

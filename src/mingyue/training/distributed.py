@@ -28,6 +28,8 @@ T = TypeVar("T")
 _PATIENCE = timedelta(days=2)
 """Rank 0 may prepare a large text for hours while the others wait. A rank that dies closes its connections, and is
 noticed at once; only one that hangs is waited for."""
+_MEETING = timedelta(minutes=30)
+"""For all processes to be there at the start."""
 _MESSAGE = 4096
 """Bytes of a message that go in one broadcast; longer ones take a second."""
 _OF_CONNECTIONS = ("gloo", "nccl", "connection closed", "connection reset")
@@ -262,7 +264,11 @@ def join() -> Generator[Ranks]:
     begun = dist.is_initialized()
     if not begun:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=_PATIENCE)
+        store, _, _ = next(dist.rendezvous("env://", timeout=_MEETING))
+        # The launcher keeps one store for all restarts: without a name of their own the processes would find the
+        # addresses of those that are gone.
+        store = dist.PrefixStore(f"attempt-{place.restarts}", store)
+        dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, timeout=_PATIENCE)
     yield Ranks(place)
     if not begun:  # after an error the group may wait for ever: the end of the process ends it too
         dist.destroy_process_group()
