@@ -16,10 +16,12 @@ from mingyue import __version__
 from mingyue.api.outcome import Outcome
 from mingyue.config import TrainSettings
 from mingyue.models import Transformer, TransformerConfig, build_model, make_model
-from mingyue.runtime import Runtime
+from mingyue.runtime import Runtime, processes
 from mingyue.training import BatchSource, Caller, Clock, Observer, RunFolder, TrainResult, measure_peak
 from mingyue.training import train as run_training
 from mingyue.training.distributed import Ranks
+from mingyue.training.memory import StepMemory
+from mingyue.training.memory_check import check_memory, free_memory
 from mingyue.training.sizing import DEFAULT_MINUTES, EFFICIENCY
 from mingyue.training.start import weights_seed
 
@@ -79,6 +81,10 @@ class Run(ABC):
         """What will be trained, what it costs, and what it has to beat."""
 
     @abstractmethod
+    def memory(self, settings: TrainSettings) -> StepMemory:
+        """What a step takes with these settings, which may differ from the run's."""
+
+    @abstractmethod
     def prepare(self, model: Transformer, caller: Caller) -> Caller:
         """Give the caller what is written and measured during training with `model`."""
 
@@ -100,10 +106,18 @@ class Run(ABC):
         """Say what will be trained."""
         for line in self.describe():
             self.place.observer.on_note(line)
+        self.check_memory()
+
+    def check_memory(self) -> None:
+        """Raise `SettingsError` when the run would take more memory than is free, with what would fit."""
+        free = free_memory(self.place.runtime.device, processes=processes().local_size)
+        check_memory(self.settings, lambda settings: self.memory(settings).total, free)
 
     def go(self, *, resume: bool) -> RunResult:
         """Train to the end (or until stopped), and hand the model over."""
         settings, place = self.settings, self.place
+        if resume:  # a new run has asked already
+            place.ranks.together(self.check_memory)
         model = self._make_model()
         caller = Caller(
             clock=place.clock,

@@ -20,7 +20,7 @@ from mingyue.models import EncoderDecoder, Transformer, resolve_pair_config, siz
 from mingyue.scoring import translation_scores
 from mingyue.text import Tokenizer
 from mingyue.training import Caller, TrainResult
-from mingyue.training.loss import CHUNKED_VOCABULARY
+from mingyue.training.memory import MicroBatch, StepMemory, step_memory
 from mingyue.training.names import clean_state
 from mingyue.training.pair_batches import PairBatches
 
@@ -108,20 +108,20 @@ class PairRun(Run):
         source_tokenizer, tokenizer, corpus, _ = load_pairs(place.folder.data)
         return cls(settings, place, (source_tokenizer, tokenizer), corpus)
 
+    def memory(self, settings: TrainSettings) -> StepMemory:
+        """What a step takes with these settings, which may differ from the run's, where pairs are longest."""
+        train, batch = self.corpus.train, settings.batch
+        tokens = batch.batch_tokens or _BATCH_TOKENS
+        micro = min(tokens, batch.micro_batch_tokens or tokens)
+        longest = int(max(train.source_lengths.max(), train.target_lengths.max()))
+        read = MicroBatch(max(1, micro // longest), longest, accumulates=micro < tokens)
+        return step_memory(pair_config(settings, self.corpus), settings, read, self.place.runtime)
+
     def describe(self) -> list[str]:
         """What will be trained, what it costs, and what it has to beat."""
         config, batches = self._config, self._batches
         counted = sizes(config)
-        source, target = self._lengths
-        rows = max(1, round(batches.micro_tokens / max(source, target)))
-        memory = counted.training_bytes(
-            self.settings.optimiser.optimiser,
-            rows,
-            source,
-            target,
-            logits=config.vocab_size < CHUNKED_VOCABULARY,
-            recompute=self.settings.batch.recompute,
-        ).total
+        memory = self.memory(self.settings).total
         of_epoch = batches.sizes.windows
         return [
             f"model: {counted.parameters:,} parameters ({counted.parameters_without_embeddings:,} in the blocks): "

@@ -16,7 +16,7 @@ from mingyue.models import DecoderOnly, Transformer, resolve_config
 from mingyue.models.sizes import sizes
 from mingyue.text import Tokenizer
 from mingyue.training import Caller, CorpusBatches, TrainResult
-from mingyue.training.loss import CHUNKED_VOCABULARY
+from mingyue.training.memory import MicroBatch, StepMemory, step_memory
 from mingyue.training.names import clean_state
 from mingyue.training.sizing import DEFAULT_CONTEXT, DEFAULT_MINUTES, Speed, choose_sizes
 
@@ -72,16 +72,20 @@ class TextRun(Run):
         """Losses of simple models of the same text, which is read whole for it: only where they are asked for."""
         return baselines(self.corpus)
 
+    def memory(self, settings: TrainSettings) -> StepMemory:
+        """What a step takes with these settings, which may differ from the run's."""
+        config, batch = run_config(settings, self.tokenizer.vocab_size), settings.batch
+        rows = max(1, (batch.batch_tokens or config.context) // config.context)
+        micro_rows = min(rows, max(1, (batch.micro_batch_tokens or config.context) // config.context))
+        documents = not settings.data.attend_across_documents
+        read = MicroBatch(micro_rows, config.context, accumulates=micro_rows < rows, documents=documents)
+        return step_memory(config, settings, read, self.place.runtime)
+
     def describe(self) -> list[str]:
         """What will be trained, what it costs, and what it has to beat."""
         config, batches, settings = self.config, self._batches, self.settings
         counted = sizes(config)
-        memory = counted.training_bytes(
-            settings.optimiser.optimiser,
-            batches.micro_rows,
-            logits=config.vocab_size < CHUNKED_VOCABULARY,
-            recompute=settings.batch.recompute,
-        ).total
+        memory = self.memory(settings).total
         return [
             f"model: {counted.parameters:,} parameters ({counted.parameters_without_embeddings:,} in the blocks): "
             f"{config.n_layers} layers, width {config.d_model}, {config.n_heads} heads of {config.d_head}, "

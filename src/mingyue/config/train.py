@@ -123,6 +123,9 @@ class BatchSettings(Settings):
     recompute: bool = False
     """Activation checkpointing: compute each block again in the backward pass instead of keeping what it computed; less
     memory, about a third more time, the same numbers."""
+    chunked_loss: bool | None = None
+    """Take output layer and loss in pieces, so that the logits of a whole micro-batch never exist; the same sums; none
+    = from a vocabulary of 2048 on. In mixed precision it has no effect."""
 
 
 class OptimiserSettings(Settings):
@@ -209,6 +212,8 @@ class RunSettings(Settings):
     """Stop after so many evaluations without a better held-out loss; none = never."""
     tensorboard: bool = False
     """Write TensorBoard events beside metrics.jsonl (extra: track)."""
+    memory_check: bool = True
+    """Refuse to start what would take more memory than is free, by an estimate, and say what would fit."""
     overwrite: bool = False
     """Start anew where a run folder already exists (the old one is moved aside)."""
 

@@ -119,7 +119,8 @@ class Sizes(Counted):
         """Numbers a token that a block keeps."""
         config = self.config
         turned = config.positions == "rotary"
-        attention = counts.kept_by_queries(config, context, turned=turned) + counts.kept_by_keys(config, turned=turned)
+        n_keys = context if config.window is None else min(context, 2 * config.window)  # with dropout, by blocks
+        attention = counts.kept_by_queries(config, n_keys, turned=turned) + counts.kept_by_keys(config, turned=turned)
         return 2 * counts.kept_by_sublayer(config) + attention + counts.kept_by_feedforward(config)
 
 

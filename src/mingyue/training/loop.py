@@ -266,7 +266,10 @@ class _Loop:
     def _measure(self, tokens: int | None) -> Evaluation:
         run, bytes_per_token = self._run, self._run.batches.bytes_per_token
         own = run.held_out(tokens)
-        return evaluate(run.model, own, run.runtime, bytes_per_token=bytes_per_token, ranks=self._ranks)
+        chunked = run.settings.batch.chunked_loss
+        return evaluate(
+            run.model, own, run.runtime, bytes_per_token=bytes_per_token, ranks=self._ranks, chunked=chunked
+        )
 
     def _out_of_patience(self) -> bool:
         patience = self._run.settings.run.patience

@@ -35,11 +35,18 @@ class Loss:
     """Scalar without gradient: −Σ log P(target)."""
 
 
-def batch_loss(model: Transformer, batch: AnyBatch, *, device: torch.device, label_smoothing: float = 0.0) -> Loss:
+def batch_loss(
+    model: Transformer,
+    batch: AnyBatch,
+    *,
+    device: torch.device,
+    label_smoothing: float = 0.0,
+    chunked: bool | None = None,
+) -> Loss:
     """Run `model` over a batch and sum the loss of its targets.
 
-    With a large vocabulary the output layer and the loss are taken in pieces of rows, so that the logits of the whole
-    batch never exist (the same sums; `linear_cross_entropy`).
+    `chunked`: the output layer and the loss are taken in pieces of rows, so that the logits of the whole batch never
+    exist (the same sums; `linear_cross_entropy`); None = with a large vocabulary.
     """
     targets_N = batch.targets_BT.to(device, non_blocking=True).reshape(-1)
     x_NM = hidden_of(model, batch, device).flatten(0, 1)
@@ -48,7 +55,7 @@ def batch_loss(model: Transformer, batch: AnyBatch, *, device: torch.device, lab
         if len(real) < len(targets_N):
             x_NM, targets_N = x_NM.index_select(0, real), targets_N.index_select(0, real)
     weight_VM = _output_weight(model)
-    if weight_VM is not None and _in_pieces(x_NM, weight_VM):
+    if weight_VM is not None and _in_pieces(x_NM, weight_VM, chunked):
         return Loss(*linear_cross_entropy(x_NM, weight_VM, targets_N, label_smoothing=label_smoothing))
     return loss_of_logits(model.output(x_NM), targets_N, label_smoothing=label_smoothing)
 
@@ -76,17 +83,20 @@ def loss_of_logits(logits_NV: Tensor, targets_N: Tensor, *, label_smoothing: flo
     return Loss((1 - label_smoothing) * nats + label_smoothing * uniform, nats.detach())
 
 
-def _in_pieces(x_NM: Tensor, weight_VM: Tensor) -> bool:
-    n_rows, width = x_NM.shape
-    n_words = weight_VM.shape[0]
-    return (
-        n_words >= CHUNKED_VOCABULARY
-        and n_words > width
-        and n_rows >= width
-        # Its gradients are made in the forward pass, before a loss scaler could lift them: not in fp16, and in
-        # mixed precision the one-pass form is what autocast knows.
-        and not torch.is_autocast_enabled(x_NM.device.type)
-    )
+def _in_pieces(x_NM: Tensor, weight_VM: Tensor, chunked: bool | None) -> bool:
+    mixed = torch.is_autocast_enabled(x_NM.device.type)
+    return in_pieces(chunked, rows=x_NM.shape[0], width=x_NM.shape[1], words=weight_VM.shape[0], mixed=mixed)
+
+
+def in_pieces(chunked: bool | None, *, rows: int, width: int, words: int, mixed: bool) -> bool:
+    """Whether the loss of `rows` predictions of `words` is taken in pieces: as asked, or where it pays.
+
+    Its gradients are made in the forward pass, before a loss scaler could lift them: never in fp16, and in `mixed`
+    precision the one-pass form is what autocast knows.
+    """
+    if mixed or chunked is False:
+        return False
+    return chunked is True or (words >= CHUNKED_VOCABULARY and words > width and rows >= width)
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,7 @@ def evaluate(
     *,
     bytes_per_token: float,
     ranks: Ranks | None = None,
+    chunked: bool | None = None,
 ) -> Evaluation:
     """Held-out loss: the model in eval mode (no dropout), no gradients; the mode it was in is restored.
 
@@ -139,7 +150,7 @@ def evaluate(
     try:
         with torch.inference_mode(), runtime.autocast():
             for batch in batches:
-                sums.append(batch_loss(model, batch, device=runtime.device).nats)
+                sums.append(batch_loss(model, batch, device=runtime.device, chunked=chunked).nats)
                 tokens += batch.tokens
     finally:
         model.train(was_training)

@@ -81,6 +81,7 @@ RULES: dict[str, Rule] = {
     "micro_batch_tokens": _ROUNDING,
     "recipe": Rule(False, "it was laid over the settings when the run began: change those that it set"),
     "recompute": Rule(True, "memory for time from the next step on; the numbers stay the same"),
+    "chunked_loss": _ROUNDING,
     "optimiser": Rule(False, "the momenta of the run belong to the other optimiser"),
     **dict.fromkeys(
         (
@@ -105,6 +106,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("evaluate_every", "evaluate_tokens"), Rule(True, "evaluations follow it from here on")),
     **dict.fromkeys(("checkpoint_every", "keep", "sample_every", "sample_prompt", "tensorboard"), _OUTPUT),
     "patience": Rule(True, "counted from the evaluations so far"),
+    "memory_check": _OUTPUT,
     "overwrite": Rule(False, "a resumed run goes on; to start anew, use `mingyue train --overwrite`"),
 }
 

@@ -62,6 +62,7 @@ class Stepper:
         seed: int,
         clip: float,
         label_smoothing: float,
+        chunked: bool | None = None,
         scaler: torch.amp.GradScaler | None = None,
         ranks: Ranks | None = None,
         stop: StopRequests | None = None,
@@ -72,6 +73,7 @@ class Stepper:
         self.seed = seed
         self.clip = clip
         self.label_smoothing = label_smoothing
+        self.chunked = chunked
         self.scaler = scaler
         self.ranks = ranks or Ranks()
         self.stop = stop or StopRequests()
@@ -103,6 +105,7 @@ class Stepper:
             seed=settings.run.seed,
             clip=settings.optimiser.clip,
             label_smoothing=settings.optimiser.label_smoothing,
+            chunked=settings.batch.chunked_loss,
             scaler=torch.amp.GradScaler(runtime.device.type) if runtime.dtype is torch.float16 else None,
             ranks=ranks,
             stop=stop,
@@ -154,7 +157,13 @@ class Stepper:
         """Forward and backward of one of this rank's micro-batches; returns its nats."""
         self._seed(step, place)
         with self.runtime.autocast():
-            loss = batch_loss(self.model, batch, device=self.runtime.device, label_smoothing=self.label_smoothing)
+            loss = batch_loss(
+                self.model,
+                batch,
+                device=self.runtime.device,
+                label_smoothing=self.label_smoothing,
+                chunked=self.chunked,
+            )
         objective = loss.objective / max(1, tokens)
         (objective if self.scaler is None else self.scaler.scale(objective)).backward()
         return loss.nats

@@ -1,0 +1,136 @@
+"""Whether a run fits the machine, asked before it starts: refused with both numbers, and with what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from mingyue.config import TrainSettings
+from mingyue.errors import SettingsError
+
+Estimate = Callable[[TrainSettings], int]
+"""Peak bytes of a run with these settings."""
+_LEAST_CONTEXT, _LEAST_WINDOW = 16, 64
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def free_memory(device: torch.device, *, processes: int = 1) -> int | None:
+    """Bytes that one of `processes` on this machine may still take; None where the device does not say.
+
+    On a CPU: what the system could hand out without swapping, and no more than the limit of the container (cgroup
+    version 1 or 2) leaves.
+    """
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]  # each process has its own
+    if device.type != "cpu":
+        return None
+    import psutil
+
+    left = [psutil.virtual_memory().available, *_container_left(_CGROUPS)]
+    return max(0, min(left)) // processes
+
+
+def _container_left(root: Path) -> Iterator[int]:
+    """What the limits of control groups leave: of this process's group and of those above it, as far as they show."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return
+    own = [line.rpartition(":")[2].strip("/") for line in lines if ":memory:" in line or line.startswith("0::")]
+    for base, limit, used in (
+        (root, "memory.max", "memory.current"),
+        (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        for group in {base, *(above for name in own for above in (base / name, *(base / name).parents))}:
+            if group != base and base not in group.parents:
+                continue
+            try:
+                most, now = ((group / name).read_text(encoding="ascii").strip() for name in (limit, used))
+            except OSError:
+                continue
+            if most.isdigit() and now.isdigit():
+                # Pages of files count as used, and are given up when asked for: those that lie idle are free.
+                yield int(most) - int(now) + _idle_files(group)
+
+
+def _idle_files(group: Path) -> int:
+    try:
+        lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    numbers = dict(line.split(" ", 1) for line in lines if " " in line)
+    return int(numbers.get("inactive_file", numbers.get("total_inactive_file", "0")))
+
+
+def check_memory(settings: TrainSettings, estimate: Estimate, free: int | None, *, parts: str = "") -> None:
+    """Raise `SettingsError`, with settings that would fit, when a run needs more than is `free`.
+
+    `parts` says what takes most, for the message. `memory_check` switches it off.
+    """
+    needed = estimate(settings)
+    if not settings.run.memory_check or free is None or needed <= free:
+        return
+    fitting = [f"  {options} ({_spell(size)})" for options, size in offers(settings, estimate, free)]
+    advice = "What fits:\n" + "\n".join(fitting) if fitting else "A smaller --depth or --d-model would take less."
+    raise SettingsError(
+        f"training would take about {_spell(needed)} of memory{parts}, and {_spell(free)} are free",
+        advice=f"{advice}\n--no-memory-check starts it nevertheless.",
+    )
+
+
+def offers(settings: TrainSettings, estimate: Estimate, free: int) -> list[tuple[str, int]]:
+    """Changes that make a run fit, as (options, bytes), each by itself; two together only where none is enough."""
+    found = list(_fitting(settings, estimate, free))
+    if not found and not settings.batch.recompute:
+        with_recompute = settings.with_flat(recompute=True)
+        found = [(f"--recompute {options}", size) for options, size in _fitting(with_recompute, estimate, free)]
+    return found
+
+
+def _fitting(settings: TrainSettings, estimate: Estimate, free: int) -> Iterator[tuple[str, int]]:
+    """The first value of each kind of change that fits."""
+    for choices in _choices(settings):
+        for changes in choices:
+            size = estimate(settings.with_flat(**changes))
+            if size <= free:
+                yield " ".join(_option(name, value) for name, value in changes.items()), size
+                break
+
+
+def _choices(settings: TrainSettings) -> list[list[dict[str, object]]]:
+    """For each kind of change its values, the mildest first."""
+    context = settings.model.context or 1
+    micro = settings.batch.micro_batch_tokens or settings.batch.batch_tokens or context
+    choices: list[list[dict[str, object]]] = []
+    if settings.model.attention_dropout:
+        choices.append([{"attention_dropout": 0.0}])
+    if not settings.data.attend_across_documents:
+        choices.append([{"attend_across_documents": True}])
+    if settings.batch.chunked_loss is not True:
+        choices.append([{"chunked_loss": True}])
+    if not settings.batch.recompute:
+        choices.append([{"recompute": True}])
+    if not settings.pairs.given:
+        rows = max(1, micro // context)
+        choices.append([{"micro_batch_tokens": n * context} for n in _halves(rows, 1)])
+        choices.append([{"window": n} for n in _halves(min(settings.model.window or context, context), _LEAST_WINDOW)])
+        choices.append([{"context": n, "micro_batch_tokens": n} for n in _halves(context, _LEAST_CONTEXT)])
+    else:
+        choices.append([{"micro_batch_tokens": n} for n in _halves(micro, context)])
+    return choices
+
+
+def _halves(value: int, least: int) -> Iterator[int]:
+    while (value := value // 2) >= least:
+        yield value
+
+
+def _option(name: str, value: object) -> str:
+    option = f"--{name.replace('_', '-')}"
+    return option if value is True else f"{option} {value:g}" if isinstance(value, float) else f"{option} {value}"
+
+
+def _spell(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"
