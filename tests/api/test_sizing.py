@@ -51,3 +51,15 @@ def test_what_was_given_is_left_alone() -> None:
     settings = chosen(depth=7, context=48, batch_tokens=96, micro_batch_tokens=48)
     model, batch = settings.model, settings.batch
     assert (model.depth, model.context, batch.batch_tokens, batch.micro_batch_tokens) == (7, 48, 96, 48)
+
+
+def test_less_time_than_two_layers_of_the_dial_need_makes_them_narrower() -> None:
+    """Two narrow layers learn faster than one wide one; a width that was given is not touched."""
+    widths = [chosen(minutes).model.d_model for minutes in (0.05, 0.2, 0.5, 10)]
+    assert widths[0] == 64
+    assert widths[-1] is None
+    known = [width or 128 for width in widths]
+    assert known == sorted(known)
+    assert [depth(chosen(minutes)) for minutes in (0.05, 0.2)] == [2, 2]
+    assert chosen(0.05, d_model=160, n_heads=5).model.d_model == 160
+    assert chosen(0.05, depth=2).model.d_model is None

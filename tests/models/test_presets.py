@@ -48,9 +48,19 @@ def test_llama_is_shaped_like_llama_with_grouped_queries():
     assert (config.n_heads, config.n_kv_heads) == (8, 2)
 
 
-def test_speed_starts_from_a_uniform_prediction():
+def test_speed_has_the_parts_that_are_cheap_on_a_cpu_and_an_output_layer_of_its_own():
     config = resolve(preset="speed")
-    assert (config.feedforward, config.initialisation, config.tied_output) == ("relu2", "zero-output", False)
+    assert (config.feedforward, config.norm, config.tied_output) == ("relu2", "layer", False)
+
+
+@pytest.mark.parametrize(("context", "base"), [(16, 100.0), (64, 100.0), (256, 256.0), (8192, 8192.0)])
+def test_the_slowest_rotary_pair_turns_over_a_context(context, base):
+    def base_of(**settings):
+        return resolve_config(ModelSettings(**settings), vocab_size=100, depth=2, context=context).rotary_base
+
+    assert base_of() == base_of(preset="speed") == base
+    assert base_of(preset="llama") == 10000.0
+    assert base_of(rotary_base=777.0) == 777.0
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -59,7 +69,7 @@ def test_the_dial_sets_layers_and_width_together(preset):
         config = resolve(depth, preset=preset)
         assert config.n_layers == depth
         assert config.d_model == 64 * depth
-        assert config.d_head == (32 if depth <= 4 else 64)
+        assert config.d_head == (16 if depth <= 2 else 32 if depth <= 4 else 64)
         assert config.n_heads * config.d_head == config.d_model
     sizes = [sum(p.numel() for p in build_model(resolve(d, preset=preset), seed=1).parameters()) for d in (1, 2, 3)]
     assert all(one < next_one for one, next_one in pairwise(sizes))
@@ -82,6 +92,7 @@ EVERY_SETTING = {
     "window": 9,
     "dropout": 0.25,
     "attention_dropout": 0.125,
+    "initialisation": "zero-output",
 }
 
 

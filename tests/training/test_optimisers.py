@@ -185,7 +185,9 @@ def test_rates_given_and_chosen(tiny_config):
     assert peak_rates(given, narrow, 10) == Rates(0.1, 0.2)
     chosen = [peak_rates(TrainSettings(), config, 10) for config in (narrow, wide)]
     assert chosen[0].adamw == pytest.approx(2 * chosen[1].adamw)
-    assert chosen[0].muon == chosen[1].muon
+    assert chosen[0].muon > chosen[1].muon  # below a width of 128
+    assert peak_rates(TrainSettings(), tiny_config(d_model=128), 10).muon == 0.02
+    assert peak_rates(TrainSettings(), tiny_config(d_model=512), 10).muon == 0.02
     paper = TrainSettings.from_flat(schedule="paper")
     assert peak_rates(paper, wide, 100).adamw == pytest.approx(64**-0.5 * 100**-0.5)
     assert peak_rates(TrainSettings.from_flat(schedule="paper", learning_rate=0.1), wide, 100).adamw == 0.1

@@ -53,7 +53,12 @@ def test_text_without_a_recipe_keeps_every_default():
 def test_pairs_are_smoothed_and_cut_into_bpe_and_nothing_else(source):
     settings = TrainSettings.from_flat(**source)
     changed = differences(settings, with_recipe(settings))
-    assert changed == {"label_smoothing": 0.1, "tokenizer": "bpe", "tokenizer_size": 4096}
+    assert changed == {
+        "label_smoothing": 0.1,
+        "tokenizer": "bpe",
+        "tokenizer_size": 4096,
+        "muon_momentum": 0.95,
+    }
 
 
 # Each value is the default of its setting: given all the same, so it wins.

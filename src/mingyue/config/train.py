@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from mingyue.config.base import Settings, nearest
-from mingyue.config.model import FeedForwardKind, NormKind, PositionKind, Positive, Probability
+from mingyue.config.model import FeedForwardKind, InitialisationKind, NormKind, PositionKind, Positive, Probability
 from mingyue.config.pairs import PairSettings
 from mingyue.errors import SettingsError
 
@@ -70,7 +70,7 @@ class ModelSettings(Settings):
     n_kv_heads: Positive | None = None
     """Key and value heads; none = as the preset has it."""
     d_head: Positive | None = None
-    """Width of a head; none = 64, or 32 in narrow models."""
+    """Width of a head; none = 64, in narrow models 32 or 16."""
     d_ff: Positive | None = None
     """Inner width of the feed-forward part; none = as the preset has it."""
     positions: PositionKind | None = None
@@ -86,13 +86,15 @@ class ModelSettings(Settings):
     tied_output: bool | None = None
     """The output layer is the transposed embedding table."""
     rotary_base: PositiveFloat | None = None
-    """Base of the rotary angles."""
+    """Base of the rotary angles; none = as large as the context, at least 100 (llama and pairs: 10,000)."""
     window: Positive | None = None
     """Sliding window of attention, in tokens."""
     dropout: Probability | None = None
     """Dropout on embeddings and sub-layer outputs; none = 0."""
     attention_dropout: Probability | None = None
     """Dropout on attention weights; none = 0."""
+    initialisation: InitialisationKind | None = None
+    """gpt2, zero-output (blocks begin as the identity) or xavier; none = as the preset has it."""
 
 
 class BudgetSettings(Settings):
@@ -148,8 +150,8 @@ class OptimiserSettings(Settings):
     """AdamW: decay of the second moment."""
     adam_eps: PositiveFloat = 1e-10
     """AdamW: added to the root of the second moment."""
-    muon_momentum: Share = 0.95
-    """Muon: momentum (Nesterov)."""
+    muon_momentum: Share = 0.85
+    """Muon: momentum (Nesterov); 0.95 for pairs where nothing is given."""
     clip: Annotated[float, Field(ge=0.0)] = 1.0
     """Largest global norm of the gradient; 0 = no clipping."""
     label_smoothing: Probability = 0.0

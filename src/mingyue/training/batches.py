@@ -14,6 +14,7 @@ from mingyue.training.forward import AnyBatch
 from mingyue.training.plan import RunSizes
 
 _READ = 1 << 22  # tokens looked at together
+_HELDOUT_TOKENS = 4096  # of a held-out batch: fewer are slower
 
 
 class BatchSource(Protocol):
@@ -61,7 +62,8 @@ class CorpusBatches:
         self.context = context
         self.rows = rows
         self.micro_rows = _micro_rows(rows, min(rows, micro_rows), ranks)
-        self._heldout_rows = _micro_rows(rows, min(rows, micro_rows), 1)  # the same batches for any number of ranks
+        # The same batches for any number of ranks. Nothing is kept for a backward pass: more fit than in training.
+        self._heldout_rows = max(min(rows, micro_rows), _HELDOUT_TOKENS // context)
         self.documents = documents
         self.order = SampleOrder(len(corpus.train), context, seed)
         self.heldout_targets = _targets(corpus.held_out)
@@ -105,7 +107,7 @@ class CorpusBatches:
         ]
 
     def held_out(self, tokens: int | None, *, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
-        """Held-out windows of the context's length, without carried context."""
+        """Held-out windows of the context's length, without carried context; more at a time than in training."""
         batches = heldout_batches(
             self.corpus.held_out, self.context, self._heldout_rows, documents=self.documents, limit=tokens
         )

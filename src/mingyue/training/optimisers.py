@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mingyue.config import OptimiserSettings, PartsConfig, TrainSettings
+from mingyue.config import EncoderDecoderConfig, OptimiserSettings, PartsConfig, TrainSettings
 from mingyue.errors import CheckpointError
 from mingyue.models import Transformer
 from mingyue.training.distributed import Ranks
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 GroupName = Literal["matrices", "output", "embeddings", "vectors"]
 _DECAYED: tuple[GroupName, ...] = ("matrices", "output")
-_MUON, _BESIDE_MUON, _ALONE = 0.02, 0.006, 0.003  # peak rates, AdamW's at a width of 128
+_MUON, _BESIDE_MUON, _ALONE = 0.02, 0.012, 0.003  # peak rates, AdamW's at a width of 128
+_FOR_PAIRS = 0.006  # beside Muon
 _FUSED = ("cpu", "cuda", "mps")
 _ADAMW_STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -58,15 +59,18 @@ def peak_rates(settings: TrainSettings, config: PartsConfig, warmup: int) -> Rat
     """The rates of `settings`; where none is given, one that suits the width.
 
     Adam's best rate falls with the root of the width (the rule of nanochat's depth dial); Muon's does not depend on it
-    (Jordan et al. 2024). With the paper's schedule Adam's peak follows from width and warm-up.
+    (Jordan et al. 2024), but very narrow models take more. With the paper's schedule Adam's peak follows from width
+    and warm-up.
     """
     optimiser = settings.optimiser
     adamw = optimiser.learning_rate
     if adamw is None and settings.schedule.schedule == "paper":
         adamw = paper_peak(config.d_model, warmup)
     if adamw is None:
-        adamw = (_BESIDE_MUON if optimiser.optimiser == "muon" else _ALONE) * (128 / config.d_model) ** 0.5
-    return Rates(adamw, optimiser.muon_learning_rate or _MUON)
+        beside = _FOR_PAIRS if isinstance(config, EncoderDecoderConfig) else _BESIDE_MUON
+        adamw = (beside if optimiser.optimiser == "muon" else _ALONE) * (128 / config.d_model) ** 0.5
+    narrow = max(1.0, (128 / config.d_model) ** 0.5)
+    return Rates(adamw, optimiser.muon_learning_rate or _MUON * narrow)
 
 
 def group_of(name: str, weight: Tensor) -> GroupName:

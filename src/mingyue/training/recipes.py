@@ -21,7 +21,12 @@ _PAPER: dict[str, Any] = {
 }
 # Label smoothing as in the paper; a vocabulary for corpora of some ten thousand pairs, where the paper has 37,000 ids
 # for 4.5 million.
-_PAIRS: dict[str, Any] = {"label_smoothing": 0.1, "tokenizer": "bpe", "tokenizer_size": 4096}
+_PAIRS: dict[str, Any] = {
+    "label_smoothing": 0.1,
+    "tokenizer": "bpe",
+    "tokenizer_size": 4096,
+    "muon_momentum": 0.95,
+}
 
 
 def with_recipe(settings: TrainSettings) -> TrainSettings:

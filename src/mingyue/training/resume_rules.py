@@ -73,6 +73,7 @@ RULES: dict[str, Rule] = {
             "window",
             "dropout",
             "attention_dropout",
+            "initialisation",
         ),
         _SHAPE,
     ),

@@ -10,7 +10,9 @@ from mingyue.models.sizes import sizes
 
 DEFAULT_CONTEXT = 256
 DEFAULT_MINUTES = 10.0
-LEAST_DEPTH, MOST_DEPTH = 2, 24  # below a width of 128, a step is mostly overhead
+LEAST_DEPTH, MOST_DEPTH = 2, 24
+NARROW = (96, 64)
+"""Widths for less time than depth 2 needs: two narrow layers learn faster than one of the dial's width."""
 EFFICIENCY = 0.35
 """Share of the matrix-multiply peak that small models reach in training on two cores."""
 _TOKENS_PER_PARAMETER = 2.0  # trained tokens for each parameter inside the blocks, at least
@@ -33,13 +35,16 @@ def choose_sizes(settings: TrainSettings, *, vocab_size: int, train_tokens: int,
     """`settings` with depth, context, batch_tokens and micro_batch_tokens filled in where they were left open.
 
     Depth is the largest whose blocks still see two tokens a parameter within the budget, and that are not far larger
-    than the text. The batch grows with the root of the tokens that will be trained on (the critical batch size grows
-    as training goes on; McCandlish et al. 2018).
+    than the text; where the budget is too short for depth 2, its width is one of `NARROW`. The batch grows with the root of
+    the tokens that will be trained on (the critical batch size grows as training goes on; McCandlish et al. 2018).
     """
     context = settings.model.context or DEFAULT_CONTEXT
     depth = settings.model.depth or settings.model.n_layers
     if depth is None:
         depth = _choose_depth(settings, vocab_size, train_tokens, context, speed)
+        if depth == LEAST_DEPTH and settings.model.d_model is None:
+            width = _choose_width(settings, vocab_size, train_tokens, context, speed)
+            settings = settings.with_flat(d_model=width) if width else settings
     config = model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
     micro = settings.batch.micro_batch_tokens or _micro_tokens(config, context, recompute=settings.batch.recompute)
     batch = settings.batch.batch_tokens
@@ -68,6 +73,19 @@ def _choose_depth(settings: TrainSettings, vocab_size: int, train_tokens: int, c
             return max(LEAST_DEPTH, depth - 1)
         best = depth
     return best
+
+
+def _choose_width(
+    settings: TrainSettings, vocab_size: int, train_tokens: int, context: int, speed: Speed
+) -> int | None:
+    """The width of two layers; None = the dial's own."""
+    for width in (None, *NARROW):
+        narrow = settings.with_flat(d_model=width) if width else settings
+        config = model_config(narrow, vocab_size=vocab_size, depth=LEAST_DEPTH, context=context)
+        parameters = sizes(config).parameters_without_embeddings
+        if _trained_tokens(settings, config, train_tokens, speed) >= _TOKENS_PER_PARAMETER * parameters:
+            return width
+    return NARROW[-1]
 
 
 def _trained_tokens(settings: TrainSettings, config: ModelConfig, train_tokens: int, speed: Speed) -> float:
