@@ -27,7 +27,8 @@ def verdict(
 ) -> Outcome:
     metrics = tmp_path / "metrics.jsonl"
     lines: list[dict[str, Any]] = [
-        {"event": "evaluate", "step": 10 * number, "heldout_loss": value} for number, value in enumerate(course, 1)
+        {"event": "evaluate", "step": 10 * number, "tokens": 0, "seconds": 0.0, "heldout_loss": value}
+        for number, value in enumerate(course, 1)
     ]
     metrics.write_text("".join(json.dumps(line) + "\n" for line in [{"event": "train"}, *lines]), encoding="utf-8")
     evaluation = None if loss is None else Evaluation(nats=100 * loss, tokens=100, bytes_per_token=1.0)

@@ -20,7 +20,7 @@ from mingyue.api import RunResult, pair_run
 from mingyue.api.base_run import run_path
 from mingyue.config import TrainSettings
 from mingyue.errors import CheckpointError, DataError, MingyueError, MissingExtraError, SettingsError
-from mingyue.training import Checkpoints, Observer, RunFolder, loop, read_log
+from mingyue.training import Checkpoints, Observer, RunFolder, final_weights, read_log
 
 TINY = {
     "d_model": 32, "n_layers": 1, "n_heads": 2, "d_ff": 64, "context": 32, "batch_tokens": 256, "tokenizer": "char",
@@ -377,7 +377,7 @@ def test_the_bundle_says_what_was_averaged(
     def as_good(checkpoints: Checkpoints, last: int) -> tuple[dict[str, torch.Tensor], list[int]]:
         return checkpoints.load(10).model, checkpoints.steps()[-last:]
 
-    monkeypatch.setattr(loop, "average_weights", as_good)
+    monkeypatch.setattr(final_weights, "average_weights", as_good)
     for last, mean in ((1, []), (3, [8, 9, 10])):
         result = mingyue.train(
             **files, out=str(tmp_path / f"run{last}"), average_last=last, checkpoint_every=1, bleu_lines=0,

@@ -59,6 +59,7 @@ def test_identity_says_what_a_resumed_run_must_find_again(pair_corpus):
         "train_pairs": 60,
         "heldout_pairs": 20,
         "batch_tokens": 60,
+        "digest": corpus.digest,
     }
     assert batches_of(corpus, micro=20).identity == known
     for other in (
@@ -66,6 +67,7 @@ def test_identity_says_what_a_resumed_run_must_find_again(pair_corpus):
         batches_of(pair_corpus(train=59)),
         batches_of(pair_corpus(valid=19)),
         batches_of(replace(corpus, fingerprint="x")),
+        batches_of(replace(corpus, digest="x")),
     ):
         assert other.identity != known
 
