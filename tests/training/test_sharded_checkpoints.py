@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 
@@ -22,6 +21,7 @@ from mingyue.training.sharded_checkpoints import ShardedCheckpoints
 from mingyue.training.sharding import build_sharded, whole_weights
 from mingyue.training.step import Stepper
 
+resource = pytest.importorskip("resource")  # limits of files: not on Windows, which does not fork either
 CPU = torch.device("cpu")
 
 

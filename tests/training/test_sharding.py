@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 
 import pytest
 import torch
@@ -297,4 +298,30 @@ def test_a_save_that_fails_in_the_background_ends_the_run_on_every_rank(
     with RunFolder.create(tmp_path / "run", settings)[0] as folder:
         first, second = on_ranks(2, work)
     assert first == second and "step-00000004" in first and "rank 1 of 2" in first and "disk" in first
+    assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [2]
+
+
+@pytest.mark.slow
+def test_a_training_error_leaves_the_save_that_was_under_way(on_ranks, tiny_config, corpus, tmp_path, monkeypatch):
+    config, texts, settings = tiny_config(), corpus(), settings_of(parallel="sharded", evaluate_every=900)
+    step, write = Stepper.step, HuggingFaceStorageWriter.write_data
+
+    def slowly(self, *given):
+        time.sleep(1)
+        return write(self, *given)
+
+    def step_until(self, number, *given):
+        if number == 3:
+            raise TrainingError("the loss became nan")
+        return step(self, number, *given)
+
+    monkeypatch.setattr(HuggingFaceStorageWriter, "write_data", slowly)
+    monkeypatch.setattr(Stepper, "step", step_until)
+
+    def work(ranks):
+        with pytest.raises(TrainingError, match="became nan"):
+            whole_run(config, texts, folder, settings, ranks)
+
+    with RunFolder.create(tmp_path / "run", settings)[0] as folder:
+        on_ranks(2, work)
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [2]
