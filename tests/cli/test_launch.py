@@ -157,20 +157,21 @@ def test_killed_rank_ends_the_run_in_time_and_by_name(tmp_path, text, rank):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill −9")
 def test_restart_goes_on_by_itself(tmp_path, text):
     """With --restarts 1 a death costs the steps since the last checkpoint, and nobody needs to be there."""
     run = tmp_path / "run"
-    process = begin("train", str(text), "--out", str(run), "--steps", "300", "--restarts", "1", *OPTIONS)
+    process = begin("train", str(text), "--out", str(run), "--steps", "60", "--restarts", "1", *OPTIONS)
     wait_for_checkpoint(run, process)
     workers(process)[1].kill()
-    output, _ = process.communicate(timeout=280)
+    output, _ = process.communicate(timeout=500)
     assert process.returncode == 0, output
     assert "all were started again (restart 1)" in output
     events = log_of(run)
     (resumed,) = (event for event in events if event["event"] == "resume")
     assert resumed["from_step"] > 0, output
-    assert (events[-1]["event"], events[-1]["step"]) == ("end", 300)
+    assert (events[-1]["event"], events[-1]["step"]) == ("end", 60)
 
 
 @pytest.mark.slow
