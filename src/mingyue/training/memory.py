@@ -22,7 +22,7 @@ from mingyue.runtime import Runtime
 from mingyue.training.loss import in_pieces
 
 _MAPPED = 32 << 20  # bytes from which glibc maps a block by itself
-_HEAP_SHARE = 0.25  # of activations, lost between the tensors of a heap
+_HEAP_SHARE = 0.15  # of activations, lost between the tensors of a heap
 _LIBRARIES = 64 << 20  # kernels and their buffers, loaded with the first step
 _NEWTON_SCHULZ = 2.75  # a stack, its next value, and two squares of its shorter side, in stacks of the usual shapes
 
@@ -45,13 +45,16 @@ class StepMemory:
     """Lost between tensors, and what libraries take."""
     accumulates: bool = False
     """Whether gradients of earlier micro-batches are there during a forward pass."""
+    in_heap: bool = False
+    """Whether activations lie in a heap, which keeps their memory while the weights are moved."""
 
     @property
     def total(self) -> int:
         """The peak."""
         early = self.gradients if self.accumulates else self.gradients // 2  # half find room where activations were
         backward = self.activations + self.working + early
-        return self.weights + self.optimiser + self.spare + max(backward, self.gradients + self.update)
+        update = self.update + (self.activations + early if self.in_heap else self.gradients)
+        return self.weights + self.optimiser + self.spare + max(backward, update)
 
 
 @dataclass(frozen=True)
@@ -83,13 +86,13 @@ def step_memory(config: TransformerConfig, settings: TrainSettings, batch: Micro
     whole = counted.activation_bytes(batch.rows, batch.length, bytes_per_number=number, logits=False)
     dense = _dense_bytes(config, batch, on_cpu=on_cpu, number=number)
     spare = _LIBRARIES
-    if on_cpu and batch.tokens * config.d_model * number < _MAPPED:
-        in_heap = max(0, activations - dense * (1 if settings.batch.recompute else _layers(config)))
-        spare += int(_HEAP_SHARE * in_heap)
+    in_heap = on_cpu and batch.tokens * config.d_model * number < _MAPPED
+    if in_heap:
+        small = max(0, activations - dense * (1 if settings.batch.recompute else _layers(config)))
+        spare += int(_HEAP_SHARE * small)
         if settings.batch.recompute:  # the forward pass leaves the heap of one block, and the backward pass the next
             spare += int(whole / _layers(config))
-    gated = config.feedforward == "swiglu"
-    gradients_of_block = batch.tokens * ((3 if gated else 2) * config.d_ff + 2 * config.d_model) * number
+    gradients_of_block = batch.tokens * 2 * (config.d_ff + config.d_model) * number
     working = max(gradients_of_block, dense * 2 // 3) + _mask_bytes(config, batch, number)
     logits, beside = _loss_bytes(config, settings, batch, runtime)
     copies = 0 if number == FP32_BYTES else number * counted.parameters  # mixed precision's
@@ -109,6 +112,7 @@ def step_memory(config: TransformerConfig, settings: TrainSettings, batch: Micro
         update=update,
         spare=spare,
         accumulates=batch.accumulates,
+        in_heap=in_heap,
     )
 
 
