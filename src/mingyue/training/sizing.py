@@ -35,8 +35,9 @@ def choose_sizes(settings: TrainSettings, *, vocab_size: int, train_tokens: int,
     """`settings` with depth, context, batch_tokens and micro_batch_tokens filled in where they were left open.
 
     Depth is the largest whose blocks still see two tokens a parameter within the budget, and that are not far larger
-    than the text; where the budget is too short for depth 2, its width is one of `NARROW`. The batch grows with the root
-    of the tokens that will be trained on (the critical batch size grows as training goes on; McCandlish et al. 2018).
+    than the text; where the budget is too short for depth 2, its width is one of `NARROW`. The batch grows with the
+    root of the tokens that will be trained on (the critical batch size grows as training goes on; McCandlish et al.
+    2018).
     """
     context = settings.model.context or DEFAULT_CONTEXT
     depth = settings.model.depth or settings.model.n_layers
