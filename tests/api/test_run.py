@@ -103,6 +103,7 @@ def test_chosen_sizes_are_written_down(text_file: Path, tmp_path: Path) -> None:
     assert values["model"]["depth"] >= 1
     assert values["batch"]["batch_tokens"] % 16 == 0
     assert info(result.folder).config["n_layers"] == values["model"]["depth"]
+    assert info(result.folder).config["rotary_base"] == values["model"]["rotary_base"] == 100.0
 
 
 def test_a_run_without_a_bundle_still_loads_its_best_checkpoint(run: RunResult, tmp_path: Path) -> None:

@@ -155,10 +155,14 @@ def _complete(settings: TrainSettings, corpus: TokenCorpus, place: Place) -> Tra
         speed=Speed(peak, left),
     )
     if settings.model.depth is None and settings.model.n_layers is None:
+        narrow = "" if chosen.model.d_model == settings.model.d_model else f" at a width of {chosen.model.d_model}"
         observer.on_note(
-            f"depth {chosen.model.depth}, chosen for {peak / 1e9:.0f} GFLOP/s, the budget and "
+            f"depth {chosen.model.depth}{narrow}, chosen for {peak / 1e9:.0f} GFLOP/s, the budget and "
             f"{len(corpus.train):,} tokens (--depth sets it)"
         )
+    config = run_config(chosen, corpus.vocab_size)
+    if config.positions == "rotary":  # written down: no weight would show that it had become another one
+        chosen = chosen.with_flat(rotary_base=config.rotary_base)
     return chosen.with_flat(out=str(run_path(settings)), threads=chosen_threads(settings, place.runtime))
 
 
