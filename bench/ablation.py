@@ -1,6 +1,6 @@
 """What each choice of the `speed` preset is worth: it, and runs that differ from it in one thing.
 
-    python bench/ablation.py shakespeare.txt [--steps 1000] [--seeds 3] [--ours "--n-layers 4 --d-model 128"]
+    python bench/ablation.py shakespeare.txt [--steps 400] [--seeds 3] [--ours "--n-layers 2 --d-model 64"]
     python bench/ablation.py shakespeare.txt --only "rotary positions" "muon"
 
 Each run is one `mingyue train` command, which is printed. Same text, sizes, steps and tokens a step for all; the
@@ -33,14 +33,14 @@ ROWS: dict[str, tuple[str, list[str]]] = {
     "LayerNorm": ("RMSNorm", ["--norm", "rms"]),
     "QK-norm": ("none", ["--no-qk-norm"]),
     "an output layer of its own": ("tied to the embedding", ["--tied-output"]),
-    # No option of its own: `modern` with every other part of `speed`.
-    "blocks that start as the identity": (
-        "random output projections",
-        ["--preset", "modern", "--feedforward", "relu2", "--norm", "layer", "--no-tied-output"],
-    ),
+    "random first weights": ("blocks that start as the identity", ["--initialisation", "zero-output"]),
+    "heads of 16": ("heads of 32", ["--d-head", "32", "--n-heads", "2"]),
+    "a rotary base of 100": ("10,000", ["--rotary-base", "10000"]),
     "muon": ("AdamW for everything", ["--optimiser", "adamw"]),
+    "momentum 0.85": ("0.95", ["--muon-momentum", "0.95"]),
     "wsd schedule": ("cosine", ["--schedule", "cosine"]),
     "decay over half of the run": ("over the last fifth", ["--decay-share", "0.2"]),
+    "two layers of width 64": ("four of width 64", ["--n-layers", "4"]),
     "weight decay": ("none", ["--weight-decay", "0"]),
 }
 
@@ -79,15 +79,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=None)
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1024, help="tokens of a step")
-    parser.add_argument("--ours", default=None, help="options of every run (default: 4 layers, width 128)")
+    parser.add_argument("--ours", default=None, help="options of every run (default: 2 layers, width 64)")
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--threads", type=int, default=available_cores())
     asked = parser.parse_args()
     brief = asked.text is None
-    asked.steps = asked.steps or (30 if brief else 1000)
+    asked.steps = asked.steps or (30 if brief else 400)
     asked.seeds = asked.seeds or (1 if brief else 3)
     if asked.ours is None:
-        asked.ours = "--depth 1" if brief else "--n-layers 4 --d-model 128"
+        asked.ours = "--n-layers 2 --d-model 64"
     if asked.batch % asked.context:
         sys.exit(f"a step of {asked.batch} tokens is not made of windows of {asked.context}: change --batch")
     text = text_path(asked.text)
