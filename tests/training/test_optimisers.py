@@ -11,9 +11,11 @@ import torch
 from mingyue.config import OptimiserSettings, TrainSettings
 from mingyue.errors import CheckpointError
 from mingyue.models import build_model
+from mingyue.runtime import Runtime
 from mingyue.training import Optimisers, Rates, peak_rates
 from mingyue.training.names import clean_name, clean_state, load_clean_state
 from mingyue.training.optimisers import group_of, matrix_rows
+from mingyue.training.start import compiles
 
 RATES = Rates(adamw=0.01, muon=0.02)
 
@@ -275,6 +277,26 @@ def test_compiling_reaches_every_block_of_both_stacks(pair_bench, monkeypatch):
     blocks = [*model.encoder.blocks, *model.decoder.blocks]
     assert len(blocks) == 3
     assert [id(block) for block in compiled] == [id(block) for block in blocks]
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [
+        ("cpu", {"minutes": 60.0}, False),
+        ("cpu", {"compile": True}, True),
+        ("cuda", {"minutes": 60.0}, True),
+        ("cuda", {"minutes": 1.0}, False),
+        ("cuda", {}, True),
+        ("cuda", {"steps": 100}, False),
+        ("cuda", {"steps": 5000}, True),
+        ("cuda", {"epochs": 1.0}, True),
+        ("cuda", {"compile": False}, False),
+        ("cuda", {"source": ("a.en",), "target": ("a.de",)}, False),
+    ],
+)
+def test_blocks_are_compiled_where_it_pays(device, given, expected):
+    runtime = Runtime(torch.device(device), torch.float32, threads=1)
+    assert compiles(TrainSettings.from_flat(**given), runtime) is expected
 
 
 def test_adamw_is_pytorchs_and_does_not_wait_for_the_compiler():

@@ -63,7 +63,7 @@ def other_value(name, settings):
         return value / 2 if value else 0.125
     if value is None:
         kinds = {"qk_norm": True, "tied_output": True, "field": "x", "encoding": "x", "out": "x", "dropout": 0.5}
-        return (kinds | {"attention_dropout": 0.5, "initialisation": "xavier"}).get(name, 1)
+        return (kinds | {"attention_dropout": 0.5, "initialisation": "xavier", "compile": True}).get(name, 1)
     return value + 1
 
 

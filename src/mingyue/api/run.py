@@ -52,9 +52,10 @@ def train(
     path = run_path(settings)
     with join() as ranks:
         observer = (observer if ranks.is_main else None) or Observer()
-        if (restarts := processes().restarts) > 0:
+        restarts = max(ranks.collect(processes().restarts))  # each launcher counts the deaths on its own machine
+        if restarts > 0:
             observer.on_note(f"A process died; all were started again (restart {restarts}).")
-        if ranks.share(lambda: was_begun_here(path)):
+        if ranks.share(lambda: restarts > 0 and was_begun_here(path)):
             return _resume(path, {}, observer, clock, ranks)
         runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
         folder, notes = ranks.on_main(lambda: RunFolder.create(path, settings)) or (RunFolder(path), [])

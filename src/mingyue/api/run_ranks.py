@@ -44,8 +44,8 @@ def note_launch(folder: RunFolder) -> None:
 
 
 def was_begun_here(path: Path) -> bool:
-    """Whether these processes were started again after one died, and the run in `path` is theirs and can go on."""
-    place, noted = processes(), path / _LAUNCH
-    if not place.restarts or place.launch is None or not noted.is_file():
+    """Whether the run in `path` was begun by the launch that these processes belong to, and can go on."""
+    launch, noted = processes().launch, path / _LAUNCH
+    if launch is None or not noted.is_file():
         return False
-    return noted.read_text(encoding="utf-8").strip() == place.launch and RunFolder(path).begun
+    return noted.read_text(encoding="utf-8").strip() == launch and RunFolder(path).begun

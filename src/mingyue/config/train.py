@@ -194,8 +194,9 @@ class RunSettings(Settings):
     restarts: Annotated[int, Field(ge=0)] = 0
     """How often the processes are started again, from the last checkpoint, after one of them died; with nproc (torchrun
     has --max-restarts)."""
-    compile: bool = False
-    """torch.compile the blocks (costs 40 s at first; pays in long runs)."""
+    compile: bool | None = None
+    """torch.compile the blocks (costs 40 s at first; pays in long runs); none = on a GPU, for text, in runs of
+    5 minutes or 2,000 steps and more."""
     evaluate_every: Positive | None = None
     """Steps between evaluations on the held-out text; none = about 20 over the run."""
     evaluate_tokens: Positive | None = None

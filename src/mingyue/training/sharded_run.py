@@ -13,7 +13,7 @@ from mingyue.training.distributed import Ranks
 from mingyue.training.names import clean_state
 from mingyue.training.sharded_checkpoints import ShardedCheckpoints
 from mingyue.training.sharding import build_sharded, make_buffers, put, whole_weights
-from mingyue.training.start import weights_seed
+from mingyue.training.start import compiles, weights_seed
 
 
 def begin_sharded(
@@ -28,7 +28,7 @@ def begin_sharded(
         seed=weights_seed(settings),
         runtime=runtime,
         recompute=settings.batch.recompute,
-        compiled=settings.run.compile,
+        compiled=compiles(settings, runtime),
     )
     if not _is_empty(whole):
         own = clean_state(model)

@@ -19,7 +19,7 @@ from mingyue.training.log import Board, MetricsLog
 from mingyue.training.names import load_clean_state
 from mingyue.training.optimisers import Optimisers, peak_rates
 from mingyue.training.pace import Clock, Pace
-from mingyue.training.plan import Plan, make_plan
+from mingyue.training.plan import DEFAULT_MINUTES, Plan, make_plan
 from mingyue.training.recompute import recompute_blocks
 from mingyue.training.resume_rules import Change, changes_between, check_changes
 from mingyue.training.run import Caller, Run
@@ -27,6 +27,8 @@ from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
 from mingyue.training.state import RunState, plan_key
 from mingyue.training.step import Stepper
+
+_LONG_MINUTES, _LONG_STEPS = 5.0, 2000
 
 
 def weights_seed(settings: TrainSettings) -> int:
@@ -107,11 +109,23 @@ def start(
     return run
 
 
+def compiles(settings: TrainSettings, runtime: Runtime) -> bool:
+    """Whether blocks are compiled: as asked, or on a GPU where a run on text is long enough to pay for it."""
+    if settings.run.compile is not None:
+        return settings.run.compile
+    budget = settings.budget
+    if budget.steps is not None:
+        long = budget.steps >= _LONG_STEPS
+    else:
+        long = budget.epochs is not None or (budget.minutes or DEFAULT_MINUTES) >= _LONG_MINUTES
+    return runtime.device.type == "cuda" and long and not settings.pairs.given  # rows of pairs have many lengths
+
+
 def _make_ready(model: Transformer, settings: TrainSettings, runtime: Runtime) -> None:
     model.to(runtime.device).train()
     if settings.batch.recompute:
         recompute_blocks(model)
-    if settings.run.compile:
+    if compiles(settings, runtime):
         for block in model.every_block():
             block.compile()  # in place: names stay; the embedding's backward, which must not race, stays eager
 
