@@ -1,7 +1,7 @@
 """Memory and time of a training step against its context, and the estimate of memory beside what was measured.
 
     python bench/contexts.py                 2,048 to 8,192 tokens, windowed and full, with and without --recompute
-    python bench/contexts.py --all           to 131,072 tokens in a window, 32,768 with full attention (20 GiB, hours)
+    python bench/contexts.py --all           to 131,072 tokens in a window, 32,768 with full attention (half an hour)
     python bench/contexts.py --settings      ten different settings: the estimate beside the peak
 
 One row, 4 layers, 256 wide, 9,222 words, the preset modern, Muon. Each point is a process of its own: its peak is
