@@ -56,8 +56,8 @@ _PAIR_PRESETS: dict[str, dict[str, Any]] = {
 }
 _GATED = ("swiglu",)
 _OWN_BASE, _LEAST_BASE = ("modern", "speed"), 100
-"""With a base as large as the context the slowest pair turns a quarter of a circle over a text, the others more: at
-contexts of 64 to 256 that learns faster than 10,000, at which most pairs hardly turn at all."""
+"""With a base as large as the context even the slowest pair turns by a radian or two over a text: at contexts of 64 to
+128 that learns faster than 10,000, at which most pairs hardly turn at all."""
 _PASSED_THROUGH = (
     "positions",
     "feedforward",

@@ -62,14 +62,14 @@ def peak_rates(settings: TrainSettings, config: PartsConfig, warmup: int) -> Rat
     (Jordan et al. 2024), but very narrow models take more. With the paper's schedule Adam's peak follows from width
     and warm-up.
     """
-    optimiser = settings.optimiser
+    optimiser, pairs = settings.optimiser, isinstance(config, EncoderDecoderConfig)
     adamw = optimiser.learning_rate
     if adamw is None and settings.schedule.schedule == "paper":
         adamw = paper_peak(config.d_model, warmup)
     if adamw is None:
-        beside = _FOR_PAIRS if isinstance(config, EncoderDecoderConfig) else _BESIDE_MUON
+        beside = _FOR_PAIRS if pairs else _BESIDE_MUON
         adamw = (beside if optimiser.optimiser == "muon" else _ALONE) * (128 / config.d_model) ** 0.5
-    narrow = max(1.0, (128 / config.d_model) ** 0.5)
+    narrow = 1.0 if pairs else max(1.0, (128 / config.d_model) ** 0.5)
     return Rates(adamw, optimiser.muon_learning_rate or _MUON * narrow)
 
 
