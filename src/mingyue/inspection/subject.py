@@ -1,0 +1,118 @@
+"""A model to be looked at, and a text as that model reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mingyue.errors import GenerationError
+from mingyue.models import DecoderOnly, EncoderDecoder, Transformer
+from mingyue.nn import Taps
+from mingyue.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text in ids, as the model reads it: one row. For a model of pairs a source text and a target text."""
+
+    text: str
+    """The text; of a pair the target."""
+    ids_T: Tensor
+    """What goes in, int64: the start mark first where there is one."""
+    targets_T: Tensor
+    """What comes next at each place, int64: `ids_T` shifted by one. Of a pair it ends with the end mark; of a text it
+    has one id less than `ids_T`, since nothing is known to follow the last."""
+    pieces: tuple[str, ...]
+    """`ids_T` for people, all printable."""
+    target_pieces: tuple[str, ...]
+    """`targets_T` for people."""
+    source: str | None = None
+    """The source text of a pair."""
+    source_ids_S: Tensor | None = None
+    """Its ids, the end mark last."""
+    source_pieces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with its tokenizers. The module is in eval mode."""
+
+    module: Transformer
+    tokenizer: Tokenizer
+    """Of a model of pairs, that of the target side."""
+    source_tokenizer: Tokenizer | None = None
+    """Of a model of pairs, that of the source side."""
+    starts_with_bos: bool = False
+    """Whether texts begin with the start mark (of one text; targets of pairs always do)."""
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether it is an encoder-decoder."""
+        return isinstance(self.module, EncoderDecoder)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.module.embedding.weight.device
+
+    def read(self, text: str, source: str | None = None) -> Reading:
+        """The text as the model reads it; for a model of pairs, `text` is the target and `source` what it translates.
+
+        Raises `GenerationError` for a text without a token, one longer than the context, a token that the model does
+        not know, and a source where there must be none or none where there must be one.
+        """
+        words, source_ids = self.tokenizer, list[int]()
+        if isinstance(self.module, EncoderDecoder):
+            if source is None or self.source_tokenizer is None:
+                raise GenerationError("a model of pairs reads two texts", advice="Give a source and a target.")
+            words, config = self.source_tokenizer, self.module.config
+            source_ids = [*words.encode(source), words.eos_id]
+            written = [*self.tokenizer.encode(text), self.tokenizer.eos_id]
+            ids, targets = [self.tokenizer.bos_id, *written[:-1]], written
+            self._check(source_ids, "source ", config.source_vocab_size or config.vocab_size)
+        else:
+            if source is not None:
+                raise GenerationError("this model reads one text: it has no source side")
+            spelled = self.tokenizer.encode(text)
+            ids = [self.tokenizer.bos_id, *spelled] if self.starts_with_bos else spelled
+            targets = ids[1:]
+        self._check(ids, "", self.module.config.vocab_size)
+        names = self.tokenizer.token_text
+        return Reading(
+            text=text,
+            ids_T=self._tensor(ids),
+            targets_T=self._tensor(targets),
+            pieces=tuple(map(names, ids)),
+            target_pieces=tuple(map(names, targets)),
+            source=source,
+            source_ids_S=self._tensor(source_ids) if self.of_pairs else None,
+            source_pieces=tuple(map(words.token_text, source_ids)),
+        )
+
+    def logits(self, reading: Reading, taps: Taps | None = None) -> Tensor:
+        """logits_TV of the next token at each place, in one forward pass. Gradients as the caller has them."""
+        ids_1T = reading.ids_T[None]
+        if isinstance(self.module, DecoderOnly):
+            return self.module(ids_1T, taps=taps)[0]
+        assert reading.source_ids_S is not None
+        return self.module(reading.source_ids_S[None], ids_1T, taps=taps)[0]
+
+    def _tensor(self, ids: list[int]) -> Tensor:
+        return torch.tensor(ids, dtype=torch.long, device=self.device)
+
+    def _check(self, ids: list[int], side: str, vocab_size: int) -> None:
+        context = self.module.config.context
+        if not ids:
+            raise GenerationError("there is nothing to read: the text is empty")
+        if len(ids) > context:
+            raise GenerationError(
+                f"the {side}text has {len(ids)} tokens (marks among them), the context of this model holds {context}",
+                advice="Give a shorter text.",
+            )
+        if max(ids) >= vocab_size:
+            raise GenerationError(
+                f"the {side}text has token {max(ids)}, but the model knows only tokens 0 to {vocab_size - 1}",
+                advice="The tokenizer does not belong to this model.",
+            )
