@@ -1,0 +1,1 @@
+"""What attention computes, what it costs, and what it sees."""

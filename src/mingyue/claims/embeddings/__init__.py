@@ -1,0 +1,1 @@
+"""Where vectors come from, and how a token knows its place."""

@@ -1,0 +1,1 @@
+"""Why there are many heads, and what each of them reads."""

@@ -1,0 +1,1 @@
+"""What training maximises, and what follows from it."""

@@ -1,0 +1,1 @@
+"""Why dot products are divided by √d_k."""
