@@ -137,7 +137,7 @@ def tiny(
     n_heads: int = 4,
     seed: int = 0,
     architecture: Literal["decoder-only", "encoder-decoder"] = "decoder-only",
-    **config: Any,  # noqa: ANN401
+    **config: Any,
 ) -> DecoderOnly | EncoderDecoder:
     """A small model: pre-norm, LayerNorm, GELU, learned positions, tied output, unless `config` says otherwise.
 
