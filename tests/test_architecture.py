@@ -123,8 +123,11 @@ def test_parts_import_only_parts_of_lower_floors():
 
 
 def test_the_command_line_reaches_models_only_through_api():
-    """Imports for annotations alone do not count; the data verb needs no model, so it goes to `data` itself."""
-    allowed = {"api", "cli", "config", "data", "errors", "files", "runtime", "__version__"}
+    """Imports for annotations alone do not count; the data verb needs no model, so it goes to `data` itself.
+
+    Claims stand above `api`, so the command line reaches them as it reaches `api`.
+    """
+    allowed = {"api", "claims", "cli", "config", "data", "errors", "files", "runtime", "__version__"}
     observed = {SOURCE / "cli" / "progress.py": {"training"}}  # the Observer that it subclasses
     wrong = []
     for path in (SOURCE / "cli").rglob("*.py"):

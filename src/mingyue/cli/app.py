@@ -31,7 +31,13 @@ _VERBS = (
     ("score", _use, "Measure how likely a model finds a text: each token, perplexity, bits per byte."),
     ("translate", _use, "Translate lines with a model that was trained on pairs."),
     ("evaluate", _use, "Measure translations against a test set: BLEU, chrF, exact lines, loss."),
+    (
+        "inspect",
+        _use,
+        "Look inside a model: attention, vectors, what each layer would say, every shape; one page of all.",
+    ),
     ("info", _use, "Show what a model or a run consists of: parameters, FLOPs, bytes, tokenizer, training."),
+    ("claims", _around, "Test what is claimed about Transformers, each claim as an experiment, and write a report."),
     ("data", _around, "List the known corpora, or get one."),
     ("doctor", _around, "Check this machine: versions, cores, speed, memory, disk, what is missing."),
     ("version", _around, "Print the version."),

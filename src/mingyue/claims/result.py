@@ -1,0 +1,126 @@
+"""What came of testing a claim, as it is kept: one JSON file a claim."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from mingyue.claims.claim import Finding, Measurement, Number, Size, Verdict
+from mingyue.errors import DataError
+from mingyue.files import write_text_atomically
+from mingyue.inspection import Words
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """One claim, tested once: a finding with its measurement, or the error that came in its place."""
+
+    name: str
+    size: Size
+    seed: int
+    seconds: float
+    """How long it took, of one thread."""
+    machine: str
+    """Processor, cores and versions, in one line."""
+    measurement: Measurement | None = None
+    finding: Finding | None = None
+    error: str | None = None
+    """Why there is no finding."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the test of the claim went wrong (that a claim does not hold is no failure)."""
+        return self.finding is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON. Numbers that are not finite are words in `numbers`, and null in tables."""
+        value: dict[str, Any] = {
+            "format": _FORMAT,
+            "claim": self.name,
+            "size": self.size,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 2),
+            "machine": self.machine,
+            "error": self.error,
+        }
+        if self.finding is not None:
+            value["verdict"] = self.finding.verdict
+            value["reason"] = {"en": self.finding.reason.en, "zh": self.finding.reason.zh}
+        if self.measurement is not None:
+            value["numbers"] = {
+                name: {
+                    "value": _spelled(number.value),
+                    "low": _spelled(number.low),
+                    "high": _spelled(number.high),
+                    "unit": number.unit,
+                }
+                for name, number in self.measurement.numbers.items()
+            }
+            value["tables"] = {
+                name: [{column: _finite(cell) for column, cell in row.items()} for row in rows]
+                for name, rows in self.measurement.tables.items()
+            }
+        return value
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Result:
+        """What `to_dict` gave. Raises `DataError` for anything else."""
+        try:
+            if value["format"] != _FORMAT or value["size"] not in get_args(Size):
+                raise ValueError(f"format {value['format']}, size {value['size']}")
+            finding = measurement = None
+            if "verdict" in value:
+                if value["verdict"] not in get_args(Verdict):
+                    raise ValueError(f"verdict {value['verdict']}")
+                reason = Words(value["reason"]["en"], value["reason"]["zh"])
+                finding = Finding(cast(Verdict, value["verdict"]), reason)
+            if "numbers" in value:
+                numbers = {
+                    name: Number(float(one["value"]), float(one["low"]), float(one["high"]), one["unit"])
+                    for name, one in value["numbers"].items()
+                }
+                measurement = Measurement(numbers, value["tables"])
+            return cls(
+                name=value["claim"],
+                size=cast(Size, value["size"]),
+                seed=int(value["seed"]),
+                seconds=float(value["seconds"]),
+                machine=value["machine"],
+                measurement=measurement,
+                finding=finding,
+                error=value["error"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"this is not the result of a claim ({error})", advice="Run the claim again with this version."
+            ) from None
+
+    def save(self, path: Path) -> None:
+        """Write the file whole."""
+        text = json.dumps(self.to_dict(), ensure_ascii=False, indent=1, allow_nan=False)
+        write_text_atomically(path, text + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Result:
+        """Read it. Raises `DataError` for a file that is not one."""
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        if not isinstance(value, dict):
+            raise DataError(f"{path} is not the result of a claim")
+        return cls.from_dict(value)
+
+
+def _spelled(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _finite(cell: Any) -> Any:  # noqa: ANN401  (any JSON value)
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell

@@ -1,0 +1,216 @@
+"""Testing claims: each in a process of one thread, the long ones first, and none stopped by the failure of another."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from mingyue.claims.claim import Trial
+from mingyue.claims.registry import find, group_of
+from mingyue.claims.result import Result
+from mingyue.errors import CheckpointError, MingyueError, SettingsError
+from mingyue.files import explain_os_error
+from mingyue.runtime import available_cores, derive_seed
+
+_LONG: tuple[str, ...] = ()
+"""Claims by time, longest first, as measured; the others are short."""
+_LOOK_EVERY = 0.5
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a run of claims is."""
+
+    done: int
+    total: int
+    running: tuple[str, ...]
+    """Names under test now."""
+    finished: Result | None = None
+    """Which was finished since the last state, if one was."""
+
+
+Progress = Callable[[State], None]
+
+
+def run_claims(
+    names: Sequence[str],
+    trial: Trial,
+    out: Path | None = None,
+    workers: int = 2,
+    progress: Progress | None = None,
+) -> list[Result]:
+    """Test claims, `workers` at a time; results in the order of `names`, and as `<out>/<name>.json` if `out` is given.
+
+    A claim whose test fails has a `Result` with an error, and the others go on. Ctrl-C ends the workers; the files of
+    what was finished stay. Raises `SettingsError` for a name that does not exist and for no workers, `CheckpointError`
+    for a folder that cannot be written to.
+    """
+    names = list(dict.fromkeys(names))
+    for name in names:
+        group_of(name)
+    if workers < 1:
+        raise SettingsError(f"workers {workers} must be at least 1")
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message, advice = explain_os_error("the results of claims", out, error)
+            raise CheckpointError(message, advice=advice) from None
+    with tempfile.TemporaryDirectory(prefix="mingyue-claims-") as temporary:
+        pool = _Pool(trial, Path(temporary) if out is None else out)
+        try:
+            found = pool.run(sorted(names, key=_turn), min(workers, len(names)), progress or (lambda _: None))
+        finally:
+            pool.close()
+    return [found[name] for name in names]
+
+
+def run_claim(name: str, trial: Trial) -> Result:
+    """Test one claim in this process, with the threads that it has. What goes wrong is in the result."""
+    import torch
+
+    began = time.perf_counter()
+    machine = describe_machine(torch.__version__)
+    try:
+        claim = find(name)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(trial.seed, name))  # for what a claim forgot to seed
+            measurement = claim.measure(trial)
+        finding = claim.judge(measurement.numbers)
+    except MingyueError as error:
+        return Result(name, trial.size, trial.seed, time.perf_counter() - began, machine, error=str(error))
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+        return Result(name, trial.size, trial.seed, time.perf_counter() - began, machine, error=text)
+    return Result(name, trial.size, trial.seed, time.perf_counter() - began, machine, measurement, finding)
+
+
+def describe_machine(torch_version: str) -> str:
+    """Processor, cores and versions in one line."""
+    processor = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [line for line in info.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
+        processor = models[0].partition(":")[2].strip() if models else processor
+    python = platform.python_version()
+    return f"{processor}, {available_cores()} cores, one thread a claim; Python {python}, torch {torch_version}"
+
+
+def _turn(name: str) -> int:
+    return _LONG.index(name) if name in _LONG else len(_LONG)
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    name: str = ""
+    """What it is testing; empty = nothing."""
+    since: float = 0.0
+
+
+class _Pool:
+    """Processes that are handed one claim after another: torch is loaded once in each, not once a claim."""
+
+    def __init__(self, trial: Trial, folder: Path) -> None:
+        self._trial, self._folder = trial, folder
+        self._workers: list[_Worker] = []
+
+    def run(self, names: Sequence[str], count: int, progress: Progress) -> dict[str, Result]:
+        waiting, found = list(names), dict[str, Result]()
+
+        def tell(finished: Result | None = None) -> None:
+            running = tuple(worker.name for worker in self._workers if worker.name)
+            progress(State(len(found), len(names), running, finished))
+
+        while len(found) < len(names):
+            while waiting and (idle := self._idle(count)):
+                self._hand(idle, waiting.pop(0))
+            tell()
+            for worker in self._ready():
+                result = self._collect(worker)
+                found[result.name] = result
+                tell(result)
+        return found
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join()
+            worker.pipe.close()
+        self._workers.clear()
+
+    def _idle(self, count: int) -> _Worker | None:
+        for worker in self._workers:
+            if not worker.name:
+                return worker
+        return self._start() if len(self._workers) < count else None
+
+    def _start(self) -> _Worker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, str(self._folder)), daemon=True)
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(process, ours))
+        return self._workers[-1]
+
+    def _hand(self, worker: _Worker, name: str) -> None:
+        worker.name, worker.since = name, time.perf_counter()
+        (self._folder / f"{name}.json").unlink(missing_ok=True)  # a result of an earlier run is none of this one
+        worker.pipe.send((name, self._trial.size, self._trial.seed))
+
+    def _ready(self) -> list[_Worker]:
+        there = wait([worker.pipe for worker in self._workers if worker.name], timeout=_LOOK_EVERY)
+        return [worker for worker in self._workers if worker.pipe in there]
+
+    def _collect(self, worker: _Worker) -> Result:
+        name, worker.name = worker.name, ""
+        try:
+            worker.pipe.recv()
+            return Result.load(self._folder / f"{name}.json")
+        except (EOFError, OSError):
+            worker.process.join()
+            self._workers.remove(worker)
+            text = f"its process ended with code {worker.process.exitcode}" + (
+                ": it was killed, perhaps for want of memory" if worker.process.exitcode == -signal.SIGKILL else ""
+            )
+        except MingyueError as error:
+            text = str(error)
+        seconds = time.perf_counter() - worker.since
+        return Result(name, self._trial.size, self._trial.seed, seconds, "", error=text)
+
+
+def _work(pipe: Connection, folder: str) -> None:
+    """A worker: claims come in by name, results go to files, and a word goes back when one is written."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that everybody listens to decides
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    while True:
+        try:
+            name, size, seed = pipe.recv()
+        except (EOFError, OSError):
+            return
+        result = run_claim(name, Trial(size, seed))
+        try:
+            result.save(Path(folder) / f"{name}.json")
+        except (OSError, TypeError, ValueError) as error:  # a full disk; or numbers that JSON does not know
+            text = f"its result could not be written: {error}"
+            failure = Result(name, size, seed, result.seconds, result.machine, error=text)
+            failure.save(Path(folder) / f"{name}.json")
+        pipe.send("done")

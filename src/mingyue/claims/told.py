@@ -1,0 +1,92 @@
+"""How results are told: verdicts, counts and numbers as words, in both languages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mingyue.claims.claim import Claim, Measurement, Number, Size
+from mingyue.claims.result import Result
+from mingyue.inspection import Language, TextTable, Words
+
+GROUP_TITLES = {
+    "scaling": Words("Scaling by √d_k", "除以 √d_k"),
+    "attention": Words("Attention", "注意力"),
+    "heads": Words("Heads", "多头"),
+    "blocks": Words("Blocks", "层的其他部分"),
+    "embeddings": Words("Embeddings and positions", "嵌入与位置"),
+    "likelihood": Words("Likelihood", "似然"),
+}
+FAILED = Words("could not be tested", "未能检验")
+_VERDICTS = {
+    "holds": Words("holds", "成立"),
+    "holds with a correction": Words("holds with a correction", "修正后成立"),
+    "does not hold here": Words("does not hold here", "在此不成立"),
+}
+_SIZES: dict[Size, Words] = {
+    "small": Words("small", "小型"),
+    "report": Words("report", "报告"),
+    "full": Words("full", "完整"),
+}
+
+
+def verdict_of(result: Result) -> Words:
+    """The verdict in words; that there is none, if the test of the claim failed."""
+    return FAILED if result.finding is None else _VERDICTS[result.finding.verdict]
+
+
+def reason_of(result: Result) -> Words:
+    """Why: the reason of the finding, or the error."""
+    return Words(result.error or "", result.error or "") if result.finding is None else result.finding.reason
+
+
+def size_of(result: Result) -> Words:
+    """The size of the trial."""
+    return _SIZES[result.size]
+
+
+def counts(results: Sequence[Result]) -> Words:
+    """One line: how many claims hold, how many need a correction, how many do not hold, how many failed."""
+    found = Counter(verdict_of(result).en for result in results)
+    kinds = [*_VERDICTS.values(), *([FAILED] if found[FAILED.en] else [])]
+    english = ", ".join(f"{kind.en}: {found[kind.en]}" for kind in kinds)
+    chinese = "，".join(f"{kind.zh} {found[kind.en]} 条" for kind in kinds)
+    plural = "" if len(results) == 1 else "s"
+    return Words(f"{len(results)} claim{plural} tested. {english}.", f"共检验 {len(results)} 条论断：{chinese}。")
+
+
+def number_text(number: Number) -> str:
+    """`0.998 [0.991, 1.005] nats`; without brackets where there is no chance in it."""
+    text = _digits(number.value)
+    if number.low < number.value or number.high > number.value:
+        text += f" [{_digits(number.low)}, {_digits(number.high)}]"
+    return f"{text} {number.unit}".rstrip()
+
+
+def numbers_table(claim: Claim, measurement: Measurement, language: Language) -> TextTable:
+    """What was measured: each number with its name in words and its interval."""
+    rows = [
+        (claim.labels[name].of(language) if name in claim.labels else name, number_text(number))
+        for name, number in measurement.numbers.items()
+    ]
+    if language == "zh":
+        return TextTable("测得的数", ("量", "值 [区间]"), rows)
+    return TextTable("What was measured", ("quantity", "value [interval]"), rows)
+
+
+def command_of(result: Result) -> str:
+    """The command that tests the claim again in the same way."""
+    size = {"small": " --small", "report": "", "full": " --full"}[result.size]
+    return f"mingyue claims run {result.name}{size} --seed {result.seed}"
+
+
+def _digits(value: float) -> str:
+    """Three digits that mean something, or a whole number."""
+    size = abs(value)
+    if value == 0 or (value == round(value) and size < 1e7):
+        return f"{value:,.0f}"
+    if not 1e-3 <= size < 1e7:
+        return f"{value:.2g}"
+    if size >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
