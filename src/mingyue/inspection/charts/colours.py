@@ -1,0 +1,40 @@
+"""Colour scales: white to deep blue, and blue, white, red. Both read alike with every kind of colour vision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEQUENTIAL = ("#ffffff", "#dce9f6", "#abcde6", "#64a3d2", "#2c72b5", "#0f4590", "#08214d")
+DIVERGING = ("#0f4590", "#3f83c0", "#a9cde6", "#ffffff", "#f7b799", "#d2604d", "#8b0a25")
+SERIES = ("#0f5ea8", "#d95f02", "#1b8a6b", "#c2408b", "#7a5195", "#b8860b", "#56a8dd", "#555555")
+"""Colours of lines and bars: dark enough on white, apart in lightness as well as in hue."""
+NOTHING = "#f0f0f0"
+"""A cell without a value."""
+
+
+def table(diverging: bool = False) -> NDArray[np.uint8]:
+    """[256, 3]: red, green, blue for each byte."""
+    stops = DIVERGING if diverging else SEQUENTIAL
+    points = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops], dtype=np.float64)
+    at = np.linspace(0, len(stops) - 1, 256)
+    columns = [np.interp(at, np.arange(len(stops)), points[:, channel]) for channel in range(3)]
+    return np.stack(columns, axis=1).round().astype(np.uint8)
+
+
+def to_bytes(values: NDArray[np.floating[Any]], low: float, high: float) -> NDArray[np.uint8]:
+    """Values as bytes on the scale from `low` (0) to `high` (255); what is beyond is at the end, NaN at 0."""
+    width = high - low
+    share = (values - low) / width if width > 0 else np.zeros_like(values)
+    return np.rint(np.nan_to_num(np.clip(share, 0, 1)) * 255).astype(np.uint8)
+
+
+def colour(value: float | None, low: float, high: float) -> tuple[str, str]:
+    """(background, text) of a value as `#rrggbb`; of None a grey."""
+    if value is None or not np.isfinite(value):
+        return NOTHING, "#222222"
+    red, green, blue = (int(part) for part in table()[int(to_bytes(np.array([value]), low, high)[0])])
+    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
+    return f"#{red:02x}{green:02x}{blue:02x}", "#ffffff" if dark else "#222222"

@@ -1,0 +1,86 @@
+"""Charts to a file: a page, a picture, or numbers, by the suffix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mingyue.errors import SettingsError
+from mingyue.files import explain_os_error, write_bytes_atomically
+from mingyue.inspection.charts import drawing
+from mingyue.inspection.charts.chart import Chart
+from mingyue.inspection.charts.page import page_of_charts
+from mingyue.inspection.words import Language, TextTable
+
+SUFFIXES = (".html", ".png", ".svg", ".json")
+
+
+def write_charts(
+    path: Path | str,
+    charts: Sequence[Chart],
+    *,
+    title: str,
+    tables: Sequence[TextTable] = (),
+    language: Language = "en",
+) -> list[str]:
+    """Write charts by the suffix of `path`: .html (one offline page, with the tables), .png, .svg (charts below one
+    another; the tables if there is no chart), .json.
+
+    Returns sentences for the user, such as that no font with Chinese characters was found. Raises `SettingsError` for
+    another suffix and for a place that cannot be written, `MissingExtraError` without `plot` where needed.
+    """
+    path = Path(path)
+    suffix = check_suffix(path)
+    notes = list[str]()
+    if suffix == ".html":
+        write_whole(path, page_of_charts(charts, title=title, tables=tables, language=language).encode("utf-8"))
+    elif suffix == ".json":
+        write_json(path, {
+            "title": title,
+            "charts": [chart.to_dict() for chart in charts],
+            "tables": [table_dict(table) for table in tables],
+        })  # fmt: skip
+    else:
+        spec = drawing.stacked(charts, tables)
+        notes = drawing.notes_on_fonts(spec)
+        write_whole(path, drawing.png(spec) if suffix == ".png" else drawing.svg(spec).encode("utf-8"))
+    return notes
+
+
+def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
+    """Write a JSON file of plain values. Raises `SettingsError` if it cannot be written there."""
+    write_whole(Path(path), (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8"))
+
+
+def check_suffix(path: Path | str) -> str:
+    """The suffix of a file to be written, in small letters. Raises `SettingsError` for one that is not known."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise SettingsError(
+            f"{Path(path).name}: a file name that ends in {suffix or 'nothing'!r} does not say what to write; "
+            f"known are {', '.join(SUFFIXES)}",
+            advice="Use .html for a page, .png or .svg for pictures, .json for the numbers.",
+        )
+    return suffix
+
+
+def table_dict(table: TextTable) -> dict[str, Any]:
+    """A table as JSON."""
+    return {
+        "title": table.title,
+        "columns": list(table.columns),
+        "rows": [list(row) for row in table.rows],
+        "note": table.note,
+    }
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that the user named, whole. Raises `SettingsError` if the disk refuses."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes_atomically(path, content)
+    except OSError as error:
+        message, advice = explain_os_error("the file", path, error)
+        raise SettingsError(message, advice=advice) from error

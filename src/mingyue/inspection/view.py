@@ -1,0 +1,54 @@
+"""What every view of a model can do: print tables, give charts, give its arrays, be saved, be shown in a notebook."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from mingyue.inspection.charts import Chart, page_of_charts, write_charts, write_json
+from mingyue.inspection.words import Language, TextTable, Words
+
+
+class View(ABC):
+    """What was seen in a model: named arrays as public fields (shapes in their names), with charts and tables of them.
+
+    A view is a frozen dataclass; its `title` may be a field, or a plain class attribute `title = Words(…)`.
+    """
+
+    title: Words
+
+    @abstractmethod
+    def charts(self, language: Language = "en") -> list[Chart]:
+        """Pictures, with titles and labels in that language."""
+
+    @abstractmethod
+    def tables(self, language: Language = "en") -> list[TextTable]:
+        """What a terminal prints."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """The named arrays as lists, ready for JSON."""
+
+    def save(self, path: Path | str, language: Language = "en") -> list[str]:
+        """Write it by the suffix: .html (one offline page), .png, .svg (pictures), .json (`to_dict`).
+
+        Returns what the user should know (a missing font). Raises as `write_charts` does.
+        """
+        path = Path(path)
+        if path.suffix.lower() == ".json":
+            write_json(path, {"title": self.title.of(language), **self.to_dict()})
+            return []
+        return write_charts(
+            path, self.charts(language), title=self.title.of(language), tables=self.tables(language), language=language
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the page of the view in a frame of its own, so that its scripts and styles stay inside."""
+        page = page_of_charts(self.charts(), title=self.title.en, tables=self.tables(), language="en")
+        fit = "this.style.height=this.contentDocument.documentElement.scrollHeight+24+'px'"
+        return (
+            f'<iframe srcdoc="{escape(page, quote=True)}" onload="{fit}" '
+            'style="width:100%;height:640px;border:0" loading="lazy"></iframe>'
+        )
