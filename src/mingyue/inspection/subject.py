@@ -57,8 +57,10 @@ class Subject:
         """Where the weights are."""
         return self.module.embedding.weight.device
 
-    def read(self, text: str, source: str | None = None) -> Reading:
+    def read(self, text: str, source: str | None = None, *, any_length: bool = False) -> Reading:
         """The text as the model reads it; for a model of pairs, `text` is the target and `source` what it translates.
+
+        `any_length`: a text may be longer than the context, for views that read it in windows.
 
         Raises `GenerationError` for a text without a token, one longer than the context, a token that the model does
         not know, and a source where there must be none or none where there must be one.
@@ -78,7 +80,7 @@ class Subject:
             spelled = self.tokenizer.encode(text)
             ids = [self.tokenizer.bos_id, *spelled] if self.starts_with_bos else spelled
             targets = ids[1:]
-        self._check(ids, "", self.module.config.vocab_size)
+        self._check(ids, "", self.module.config.vocab_size, any_length=any_length and not self.of_pairs)
         names = self.tokenizer.token_text
         return Reading(
             text=text,
@@ -102,11 +104,11 @@ class Subject:
     def _tensor(self, ids: list[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.long, device=self.device)
 
-    def _check(self, ids: list[int], side: str, vocab_size: int) -> None:
+    def _check(self, ids: list[int], side: str, vocab_size: int, *, any_length: bool = False) -> None:
         context = self.module.config.context
         if not ids:
             raise GenerationError("there is nothing to read: the text is empty")
-        if len(ids) > context:
+        if len(ids) > context and not any_length:
             raise GenerationError(
                 f"the {side}text has {len(ids)} tokens (marks among them), the context of this model holds {context}",
                 advice="Give a shorter text.",
