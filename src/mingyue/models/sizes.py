@@ -112,7 +112,7 @@ class Sizes(Counted):
     def _attention_flops(self, context: int | None, dense: bool) -> float:
         config = self.config
         context = config.context if context is None else context
-        cells = _computed_cells(context, config.window) if dense else _seen_cells(context, config.window)
+        cells = computed_cells(context, config.window) if dense else _seen_cells(context, config.window)
         return 4 * config.n_layers * counts.query_width(config) * cells / context
 
     def _block_numbers(self, context: int) -> int:
@@ -155,7 +155,7 @@ def _seen_cells(context: int, window: int | None) -> int:
     return widest * (widest + 1) // 2 + (context - widest) * widest
 
 
-def _computed_cells(context: int, window: int | None) -> int:
+def computed_cells(context: int, window: int | None) -> int:
     """Pairs that kernels work on when they leave out nothing: all, or those of each chunk with the keys before it."""
     if window is None or context <= window:
         return context**2
