@@ -1,0 +1,236 @@
+"""Who looks at whom on one text: thumbnails of all layers and heads, the map of one head, heads in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mingyue.inspection.arrays import to_lists
+from mingyue.inspection.charts import Chart, matrix_chart, matrix_grid
+from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
+from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.view import View
+from mingyue.inspection.weights import PartWeights, check_size, part_weights
+from mingyue.inspection.words import Language, TextTable, Words
+
+MOST_TOKENS_AS_NUMBERS = 16
+"""Of longer texts a table of one head names the tokens most looked at, in place of all weights."""
+MOST_ROWS = 512
+"""Rows of such a table."""
+
+
+@dataclass(frozen=True)
+class AttentionView(View):
+    """Attention weights: one set for a Mini-GPT, three (encoder, decoder, cross) for a model of pairs."""
+
+    title: ClassVar[Words] = Words("Attention: who looks at whom", "注意力：谁在看谁")  # pyrefly: ignore[bad-override]
+    parts: tuple[PartWeights, ...]
+    layer: int | None = None
+    head: int | None = None
+
+    def part(self, name: Part) -> PartWeights:
+        """One of the sets. Raises `KeyError` for a set that is not shown."""
+        return {part.part: part for part in self.parts}[name]
+
+    @property
+    def weights_LHTS(self) -> NDArray[np.float32]:  # noqa: N802
+        """The weights where there is one set only. Raises `ValueError` where there are several: use `part`."""
+        (only,) = self.parts
+        return only.weights_LHTS
+
+    @property
+    def _one_head(self) -> bool:
+        return self.layer is not None and self.head is not None
+
+    def charts(self, language: Language = "en") -> list[Chart]:
+        """Thumbnails of the layers × heads of each set, or the map of the one head that was asked for."""
+        return [(_map if self._one_head else _grid)(part, language) for part in self.parts]
+
+    def tables(self, language: Language = "en") -> list[TextTable]:
+        """A row for each head; of one head the map itself, for long texts the three tokens most looked at."""
+        if not self._one_head:
+            return [_heads_table(part, language) for part in self.parts]
+        short = MOST_TOKENS_AS_NUMBERS
+        return [
+            (_map_table if max(part.weights_LHTS.shape[2:]) <= short else _top_table)(part, language)
+            for part in self.parts
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sets by name: `weights_LHTS` [layers, heads, queries, keys], numbers of layers and heads, tokens."""
+        return {part.part: _part_dict(part) for part in self.parts}
+
+
+def attention_view(
+    subject: Subject, reading: Reading, *, layer: int | None = None, head: int | None = None
+) -> AttentionView:
+    """The weights of all layers and heads, of the heads of one layer, of one head in all layers, or of one head.
+
+    Raises `SettingsError` for a layer or head that the model does not have, `GenerationError` for a text so long that
+    the weights of one layer are more than `MOST_CELLS_OF_A_LAYER`.
+    """
+    parts = attention_parts(subject)
+    if layer is not None:  # encoder and decoder may differ in depth: what has the layer shows it
+        deepest = max(parts, key=lambda part: part.n_layers)
+        deepest.check(layer, None)
+        parts = tuple(part for part in parts if layer < part.n_layers)
+    parts[0].check(None, head)
+    for part in parts:
+        check_size(part, reading)
+    return AttentionView(tuple(part_weights(subject, reading, part, layer, head) for part in parts), layer, head)
+
+
+def _number(value: float, digits: int = 2) -> str:
+    return "" if np.isnan(value) else f"{value:.{digits}f}"
+
+
+def _layer_title(layer: int, language: Language) -> str:
+    return Words(f"layer {layer}", f"第 {layer} 层").of(language)
+
+
+def _head_title(head: int, language: Language) -> str:
+    return Words(f"head {head}", f"头 {head}").of(language)
+
+
+def _block_note(part: PartWeights, language: Language) -> str:
+    if not part.in_blocks:
+        return ""
+    queries, keys = part.tokens
+    return Words(
+        f"{queries:,} × {keys:,} tokens are shown as {len(part.rows)} × {len(part.columns)} blocks: mean over the "
+        "queries of a block, sum over its keys.",
+        f"{queries:,} × {keys:,} 个词元合并为 {len(part.rows)} × {len(part.columns)} 块：块内对查询取平均，对键求和。",
+    ).of(language)
+
+
+def _grid(part: PartWeights, language: Language) -> Chart:
+    note = Words(
+        "A row is a token asking, a column a token looked at; each row sums to 1. Layers and heads are counted from 0.",
+        "一行是发问的词元，一列是被看的词元；每行之和为 1。层和头从 0 数起。",
+    )
+    return matrix_grid(
+        PART_NAMES[part.part].of(language),
+        part.weights_LHTS,
+        row_titles=[_layer_title(layer, language) for layer in part.layers],
+        column_titles=[_head_title(head, language) for head in part.heads],
+        row_labels=part.rows,
+        column_labels=part.columns,
+        low=0.0,
+        note=" ".join(filter(None, [note.of(language), _block_note(part, language)])),
+        language=language,
+    )
+
+
+def _map_title(part: PartWeights, language: Language) -> str:
+    (layer,), (head,) = part.layers, part.heads
+    comma = Words(", ", "，").of(language)
+    where = comma.join([_layer_title(layer, language), _head_title(head, language)])
+    return Words(f"{PART_NAMES[part.part].en}, {where}", f"{PART_NAMES[part.part].zh}，{where}").of(language)
+
+
+def _map(part: PartWeights, language: Language) -> Chart:
+    return matrix_chart(
+        _map_title(part, language),
+        part.weights_LHTS[0, 0],
+        row_labels=part.rows,
+        column_labels=part.columns,
+        row_title=Words("token asking (query)", "发问的词元（查询）").of(language),
+        column_title=Words("token looked at (key)", "被看的词元（键）").of(language),
+        low=0.0,
+        note=_block_note(part, language),
+        language=language,
+    )
+
+
+def _heads_table(part: PartWeights, language: Language) -> TextTable:
+    columns = {
+        Words("layer", "层"): [str(layer) for layer in part.layers for _ in part.heads],
+        Words("head", "头"): [str(head) for _ in part.layers for head in part.heads],
+    }
+    numbers = {
+        Words("mean distance", "平均距离"): ("distance_LH", 1),
+        Words("entropy, bits", "熵（比特）"): ("entropy_LH", 2),
+        Words("on first token", "首词元占比"): ("first_LH", 2),
+        Words("on end mark", "结束标记占比"): ("end_LH", 2),
+    }
+    shown = {name: how for name, how in numbers.items() if not np.isnan(getattr(part.statistics, how[0])).all()}
+    uniform = [Words("uniform", "均匀").of(language), ""]
+    for name, (field, digits) in shown.items():
+        columns[name] = [_number(value, digits) for value in getattr(part.statistics, field).flat]
+        uniform.append(_number(getattr(part.uniform, field)[0, 0], digits))
+    pair = Words("most looked at", "最受关注的一对")
+    columns[pair] = _pairs(part)
+    headings = [name.of(language) for name in columns]
+    return TextTable(
+        title=PART_NAMES[part.part].of(language),
+        columns=headings,
+        rows=[*(list(row) for row in zip(*columns.values(), strict=True)), [*uniform, ""]],
+        right=headings[:-1],
+        note=Words(
+            "Means over all queries. `a → b 0.90`: a query a gives 0.90 of its weight to b, the most of any that has "
+            "a choice. The last row is what uniform attention gives.",
+            "对所有查询取平均。`a → b 0.90`：a 把 0.90 的权重给了 b，在有选择余地的查询中最大。末行为均匀注意力。",
+        ).of(language),
+    )
+
+
+def _pairs(part: PartWeights) -> list[str]:
+    places = part.statistics.strongest_LH2.reshape(-1, 2)
+    return [
+        f"{part.query_pieces[query]} → {part.key_pieces[key]} {weight:.2f}"
+        for (query, key), weight in zip(places, part.statistics.strongest_LH.flat, strict=True)
+    ]
+
+
+def _map_table(part: PartWeights, language: Language) -> TextTable:
+    """All weights of one head; hidden cells are empty."""
+    keys = [f"{place} {piece}" for place, piece in enumerate(part.columns)]
+    rows = [
+        [
+            f"{place} {piece}",
+            *(f"{w:.2f}" if seen else "" for w, seen in zip(weights_S, allowed_S, strict=True)),
+        ]
+        for place, (piece, weights_S, allowed_S) in enumerate(
+            zip(part.rows, part.weights_LHTS[0, 0], part.allowed_TS, strict=True)
+        )
+    ]
+    note = Words("A row asks, a column is looked at. Empty = hidden.", "行为发问，列为被看。空白 = 被遮住。")
+    return TextTable(_map_title(part, language), ["", *keys], rows, right=keys, note=note.of(language))
+
+
+def _top_table(part: PartWeights, language: Language) -> TextTable:
+    """For each query the three keys that it looks at most."""
+    weights_TS = part.weights_LHTS[0, 0][:MOST_ROWS]
+    rows = []
+    for place, weights_S in enumerate(weights_TS):
+        top = [key for key in np.argsort(-weights_S, kind="stable")[:3] if weights_S[key] > 0]
+        cells = [f"{part.columns[key]} ({key}) {weights_S[key]:.2f}" for key in top]
+        rows.append([str(place), part.rows[place], *cells, *[""] * (3 - len(cells))])
+    place, token = Words("place", "位置").of(language), Words("token", "词元").of(language)
+    columns = [place, token, *(Words(f"looks at, {n}.", f"所看第 {n}").of(language) for n in (1, 2, 3))]
+    notes = [Words("In brackets the place, counted from 0.", "括号内为位置，从 0 数起。").of(language)]
+    notes.append(_block_note(part, language))
+    if len(part.rows) > MOST_ROWS:
+        notes.append(
+            Words(
+                f"The first {MOST_ROWS} of {len(part.rows):,} rows.",
+                f"共 {len(part.rows):,} 行，列出前 {MOST_ROWS} 行。",
+            ).of(language)
+        )
+    return TextTable(_map_title(part, language), columns, rows, right=[place], note=" ".join(filter(None, notes)))
+
+
+def _part_dict(part: PartWeights) -> dict[str, Any]:
+    statistics = {name: to_lists(array) for name, array in vars(part.statistics).items()}
+    return {
+        "layers": list(part.layers),
+        "heads": list(part.heads),
+        "queries": list(part.rows),
+        "keys": list(part.columns),
+        "tokens": list(part.tokens),
+        "weights_LHTS": to_lists(part.weights_LHTS),
+        **statistics,
+    }

@@ -1,0 +1,115 @@
+"""Where a model has attention: self-attention of a Mini-GPT; encoder, decoder and cross-attention of a model of pairs.
+
+Layers and heads are counted from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mingyue.config import EncoderDecoderConfig, nearest
+from mingyue.errors import SettingsError
+from mingyue.inspection.subject import Subject
+from mingyue.inspection.words import Words
+from mingyue.nn import Attend, Taps
+
+Part = Literal["self", "encoder", "decoder", "cross"]
+
+PART_NAMES: Mapping[Part, Words] = {
+    "self": Words("Self-attention", "自注意力"),
+    "encoder": Words("Encoder self-attention", "编码器自注意力"),
+    "decoder": Words("Decoder self-attention", "解码器自注意力"),
+    "cross": Words("Cross-attention", "交叉注意力"),
+}
+
+_PLACES: Mapping[Part, str] = {
+    "self": "blocks.{}.attention",
+    "encoder": "encoder.blocks.{}.attention",
+    "decoder": "decoder.blocks.{}.attention",
+    "cross": "decoder.blocks.{}.cross_attention",
+}
+
+
+@dataclass(frozen=True)
+class AttentionPart:
+    """One kind of attention of a model."""
+
+    name: Part
+    n_layers: int
+    n_heads: int
+    window: int | None = None
+
+    def place(self, layer: int, value: str) -> str:
+        """The tap name of a value in a layer: `part.place(0, "weights")` is `blocks.0.attention.weights`."""
+        return f"{_PLACES[self.name].format(layer)}.{value}"
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token sees what stands after it."""
+        return self.name in ("self", "decoder")
+
+    def allowed(self, n_queries: int, n_keys: int) -> Tensor:
+        """allowed_TS, boolean: who may look at whom, for texts without padding."""
+        attend = Attend(causal=self.causal, window=self.window)
+        return attend.matrix(n_queries, n_keys)[0, 0]
+
+    def check(self, layer: int | None, head: int | None) -> None:
+        """Raises `SettingsError` for a layer or a head that this part does not have."""
+        for what, number, count in (("layer", layer, self.n_layers), ("head", head, self.n_heads)):
+            if number is not None and not 0 <= number < count:
+                raise SettingsError(
+                    f"there is no {what} {number} in the {PART_NAMES[self.name].en.lower()} of this model",
+                    advice=f"Its {what}s are counted from 0: 0 to {count - 1}.",
+                )
+
+
+def attention_parts(subject: Subject) -> tuple[AttentionPart, ...]:
+    """All kinds of attention of this model, in the order of a forward pass."""
+    config = subject.module.config
+    if isinstance(config, EncoderDecoderConfig):
+        return (
+            AttentionPart("encoder", config.n_encoder_layers, config.n_heads),
+            AttentionPart("decoder", config.n_layers, config.n_heads),
+            AttentionPart("cross", config.n_layers, config.n_heads),
+        )
+    return (AttentionPart("self", config.n_layers, config.n_heads, config.window),)
+
+
+def attention_part(subject: Subject, name: str) -> AttentionPart:
+    """One of them. Raises `SettingsError` for a part that this model does not have."""
+    parts = {part.name: part for part in attention_parts(subject)}
+    for part in parts.values():
+        if part.name == name:
+            return part
+    guess = nearest(name, parts)
+    hint = f"Did you mean {guess!r}?" if guess else f"It has: {', '.join(parts)}."
+    raise SettingsError(f"this model has no attention called {name!r}", advice=hint)
+
+
+def place_names(subject: Subject) -> tuple[str, ...]:
+    """Every tap name of this model, in the order of a forward pass; read from the running code, on one token."""
+    taps = Taps("*")
+    one = torch.zeros(1, 1, dtype=torch.long, device=subject.device)
+    with torch.inference_mode():
+        subject.module(*([one, one] if subject.of_pairs else [one]), taps=taps)
+    return tuple(taps.values)
+
+
+def check_places(subject: Subject, places: Iterable[str]) -> None:
+    """Raises `SettingsError` for a name or pattern that is no place of this model, with the nearest that is."""
+    known = place_names(subject)
+    for name in places:
+        if not matching(name, known):
+            guess = nearest(name, known)
+            hint = f"Did you mean {guess!r}?" if guess else f"The first are {', '.join(known[:5])}, …"
+            raise SettingsError(f"this model has no place called {name!r} to look at or edit", advice=hint)
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a name or pattern of `Taps` means."""
+    return [name for name in names if Taps(pattern).wants(name)]

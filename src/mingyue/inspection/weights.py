@@ -1,0 +1,201 @@
+"""The attention weights of every layer and head on one text, with what one number says of each head.
+
+The weights are those of the model's own forward pass (`capture` compares it with the fused one). Of large inputs blocks
+of tokens are kept in place of tokens, by the caps below; what a number says of a head is always from the tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mingyue.errors import GenerationError
+from mingyue.inspection.capture import capture
+from mingyue.inspection.parts import AttentionPart, Part
+from mingyue.inspection.subject import Reading, Subject
+
+MOST_CELLS_KEPT = 1 << 24
+"""Weights of one part, all layers and heads together; of more, blocks of tokens are kept instead of tokens."""
+MOST_CELLS_OF_A_LAYER = 1 << 26
+"""Weights that one layer may make: heads × queries × keys."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HeadStatistics:
+    """What one number a head says, each the mean over all queries of the text. Arrays are [L, H]."""
+
+    distance_LH: Floats
+    """Tokens between the query and what it looks at, weighted; across two texts there is no distance: NaN."""
+    entropy_LH: Floats
+    """Of a row of weights, in bits: 0 = one token gets all, log2(S) = all S get the same."""
+    first_LH: Floats
+    """Share of the first token."""
+    end_LH: Floats
+    """Share of the end mark of the source text; NaN where no source is looked at."""
+    strongest_LH2: NDArray[np.int64]
+    """The (query, key) with the largest weight, among queries that have a choice."""
+    strongest_LH: Floats
+    """That weight."""
+
+
+@dataclass(frozen=True)
+class PartWeights:
+    """The weights of one kind of attention."""
+
+    part: Part
+    layers: tuple[int, ...]
+    """Numbers of the L layers that are shown, counted from 0."""
+    heads: tuple[int, ...]
+    """Numbers of the H heads that are shown, counted from 0."""
+    weights_LHTS: NDArray[np.float32]
+    """Each row sums to 1; hidden cells are exactly 0. Of blocks of tokens: mean over queries, sum over keys."""
+    allowed_TS: NDArray[np.bool_]
+    """Who may look at whom."""
+    rows: tuple[str, ...]
+    """The T places asking."""
+    columns: tuple[str, ...]
+    """The S places looked at."""
+    tokens: tuple[int, int]
+    """Queries and keys before they were put into blocks: T and S where they were not."""
+    statistics: HeadStatistics
+    """From the weights of single tokens, always."""
+    uniform: HeadStatistics
+    """The same of uniform attention, [1, 1]: the baseline."""
+    query_pieces: tuple[str, ...]
+    key_pieces: tuple[str, ...]
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether rows and columns are blocks of tokens."""
+        return self.weights_LHTS.shape[2:] != self.tokens
+
+
+def _pieces(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    queries = reading.source_pieces if part.name == "encoder" else reading.pieces
+    keys = reading.pieces if part.causal else reading.source_pieces
+    return queries, keys
+
+
+def check_size(part: AttentionPart, reading: Reading) -> None:
+    """Raises `GenerationError` for a text so long that one layer makes more than `MOST_CELLS_OF_A_LAYER` weights."""
+    n_queries, n_keys = map(len, _pieces(part, reading))
+    cells = part.n_heads * n_queries * n_keys
+    if cells > MOST_CELLS_OF_A_LAYER:
+        raise GenerationError(
+            f"one layer of attention makes {part.n_heads} × {n_queries:,} × {n_keys:,} = {cells:,} weights for this "
+            f"text, more than the {MOST_CELLS_OF_A_LAYER:,} that are looked at",
+            advice=f"Give a text of at most {math.isqrt(MOST_CELLS_OF_A_LAYER // part.n_heads):,} tokens.",
+        )
+
+
+def part_weights(
+    subject: Subject, reading: Reading, part: AttentionPart, layer: int | None = None, head: int | None = None
+) -> PartWeights:
+    """The weights of all layers and heads of a part, or of one layer, of one head in all layers, of one head."""
+    queries, keys = _pieces(part, reading)
+    layers = tuple(range(part.n_layers)) if layer is None else (layer,)
+    heads = tuple(range(part.n_heads)) if head is None else (head,)
+    allowed_TS = part.allowed(len(queries), len(keys)).to(subject.device)
+    n_maps = len(layers) * len(heads)
+    whole = n_maps * allowed_TS.numel() <= MOST_CELLS_KEPT
+    side = max(len(queries), len(keys)) if whole else math.isqrt(MOST_CELLS_KEPT // n_maps)
+    kept, measured = list[Tensor](), list[list[Tensor]]()
+    for weights_HTS in _weights(subject, reading, part, layers, allowed_TS.numel()):
+        chosen_HTS = weights_HTS[list(heads)]
+        kept.append(_in_blocks(chosen_HTS, side).cpu())
+        measured.append(_measure(chosen_HTS, allowed_TS, part))
+    uniform_TS = allowed_TS / allowed_TS.sum(-1, keepdim=True)
+    blocks_T, blocks_S = (_block_labels(pieces, side) for pieces in (queries, keys))
+    return PartWeights(
+        part=part.name,
+        layers=layers,
+        heads=heads,
+        weights_LHTS=torch.stack(kept).numpy(),
+        allowed_TS=(_in_blocks(allowed_TS[None].float(), side)[0] > 0).cpu().numpy(),
+        rows=blocks_T,
+        columns=blocks_S,
+        tokens=(len(queries), len(keys)),
+        statistics=_statistics(measured),
+        uniform=_statistics([_measure(uniform_TS[None], allowed_TS, part)]),
+        query_pieces=queries,
+        key_pieces=keys,
+    )
+
+
+def _weights(
+    subject: Subject, reading: Reading, part: AttentionPart, layers: Sequence[int], cells: int
+) -> Iterator[Tensor]:
+    """weights_HTS of each layer: all of one pass where they fit, else a pass for each layer."""
+    together = len(layers) * part.n_heads * cells <= MOST_CELLS_KEPT
+    for group in [layers] if together else [[layer] for layer in layers]:
+        places = [part.place(layer, "weights") for layer in group]
+        values = capture(subject, reading, places).values
+        yield from (values.pop(place).float() for place in places)
+
+
+def _blocks(n_tokens: int, side: int) -> int:
+    """Tokens of a block, so that at most `side` blocks cover the text."""
+    return -(-n_tokens // side)
+
+
+def _in_blocks(weights_HTS: Tensor, side: int) -> Tensor:
+    """At most `side` rows and columns: mean over the queries of a block, sum over its keys, so rows still sum to 1."""
+    for axis in (1, 2):
+        n_tokens = weights_HTS.shape[axis]
+        size = _blocks(n_tokens, side)
+        if size == 1:
+            continue
+        block = torch.arange(n_tokens, device=weights_HTS.device) // size
+        shape = list(weights_HTS.shape)
+        shape[axis] = -(-n_tokens // size)
+        summed = weights_HTS.new_zeros(shape).index_add_(axis, block, weights_HTS)
+        weights_HTS = summed / torch.bincount(block)[None, :, None] if axis == 1 else summed
+    return weights_HTS
+
+
+def _block_labels(pieces: Sequence[str], side: int) -> tuple[str, ...]:
+    size = _blocks(len(pieces), side)
+    if size == 1:
+        return tuple(pieces)
+    starts = range(0, len(pieces), size)
+    return tuple(f"{start}–{min(start + size, len(pieces)) - 1} {pieces[start]}…" for start in starts)
+
+
+def _measure(weights_HTS: Tensor, allowed_TS: Tensor, part: AttentionPart) -> list[Tensor]:
+    """distance, entropy, first, end, strongest weight, its query, its key: each [H]."""
+    n_heads, n_queries, n_keys = weights_HTS.shape
+    missing_H = torch.full((n_heads,), math.nan)
+    distance_TS = (
+        torch.arange(n_queries, device=weights_HTS.device)[:, None] - torch.arange(n_keys, device=weights_HTS.device)
+    ).abs()
+    same_text = part.name != "cross"
+    distance_H = torch.stack([(w_TS * distance_TS).sum(-1).mean() for w_TS in weights_HTS]) if same_text else missing_H
+    entropy_H = torch.stack([torch.special.entr(w_TS).sum(-1).mean() for w_TS in weights_HTS]) / math.log(2)
+    free_T = allowed_TS.sum(-1) > 1
+    if not bool(free_T.any()):
+        free_T = torch.ones_like(free_T)
+    strongest_H, place_H = (weights_HTS * free_T[:, None]).flatten(1).max(-1)
+    return [
+        distance_H,
+        entropy_H,
+        weights_HTS[:, :, 0].mean(-1),
+        missing_H if part.causal else weights_HTS[:, :, -1].mean(-1),
+        strongest_H,
+        place_H // n_keys,
+        place_H % n_keys,
+    ]
+
+
+def _statistics(measured: Sequence[Sequence[Tensor]]) -> HeadStatistics:
+    distance, entropy, first, end, strongest, query, key = (
+        torch.stack([value.cpu().double() for value in values]).numpy() for values in zip(*measured, strict=True)
+    )
+    return HeadStatistics(distance, entropy, first, end, np.stack([query, key], -1).astype(np.int64), strongest)
