@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mingyue.api import Model, RunResult, Translator, load, load_translator, resume, train
+    from mingyue.api import Inspection, Model, RunResult, Translator, inspect, load, load_translator, resume, train
     from mingyue.config import GenerateSettings, ModelConfig, TrainSettings, TranslateSettings
     from mingyue.errors import MingyueError
 
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "GenerateSettings": "mingyue.config",
+    "Inspection": "mingyue.api",
     "MingyueError": "mingyue.errors",
     "Model": "mingyue.api",
     "ModelConfig": "mingyue.config",
@@ -29,6 +30,7 @@ _HOMES = {
     "TrainSettings": "mingyue.config",
     "TranslateSettings": "mingyue.config",
     "Translator": "mingyue.api",
+    "inspect": "mingyue.api",
     "load": "mingyue.api",
     "load_translator": "mingyue.api",
     "resume": "mingyue.api",
@@ -37,6 +39,7 @@ _HOMES = {
 
 __all__ = [
     "GenerateSettings",
+    "Inspection",
     "MingyueError",
     "Model",
     "ModelConfig",
@@ -45,6 +48,7 @@ __all__ = [
     "TranslateSettings",
     "Translator",
     "__version__",
+    "inspect",
     "load",
     "load_translator",
     "resume",

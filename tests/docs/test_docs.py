@@ -248,7 +248,7 @@ def options() -> set[str]:
     from mingyue.cli.app import app
 
     known = {"--help", "--version", "--debug"}
-    verbs = "train,resume,demo,generate,score,translate,evaluate,info,data list,data get,doctor"
+    verbs = "train,resume,demo,generate,score,translate,evaluate,inspect,info,data list,data get,doctor"
     for path in verbs.split(","):
         verb = app
         for name in path.split():

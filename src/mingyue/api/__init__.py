@@ -5,6 +5,7 @@ from __future__ import annotations
 from mingyue.api.base_run import RunResult, run_path
 from mingyue.api.demo import TranslateDemo, text_demo, translate_demo
 from mingyue.api.info import Info, describe, info
+from mingyue.api.inspect import Inspection, inspect
 from mingyue.api.model import Model, load
 from mingyue.api.outcome import Outcome
 from mingyue.api.run import processes_of_run, resume, train
@@ -21,6 +22,7 @@ def doctor() -> Diagnosis:
 __all__ = [
     "Diagnosis",
     "Info",
+    "Inspection",
     "Model",
     "Outcome",
     "RunResult",
@@ -30,6 +32,7 @@ __all__ = [
     "describe",
     "doctor",
     "info",
+    "inspect",
     "load",
     "load_translator",
     "one_line",

@@ -12,7 +12,7 @@ from torch import Tensor
 from mingyue.bundle import Bundle, load_bundle
 from mingyue.config import GenerateSettings, ModelConfig, TrainSettings
 from mingyue.data import load_corpus
-from mingyue.errors import BundleError, GenerationError
+from mingyue.errors import BundleError, CheckpointError, GenerationError
 from mingyue.generation import Event, Generation, generate, stream
 from mingyue.models import DecoderOnly
 from mingyue.runtime import choose_runtime
@@ -56,6 +56,11 @@ class Model:
     def training(self) -> dict[str, Any]:
         """What training.json says."""
         return self._bundle.training
+
+    @property
+    def starts_with_bos(self) -> bool:
+        """Whether the start mark stands before a text."""
+        return self._bundle.starts_with_bos
 
     def generate(
         self,
@@ -120,25 +125,36 @@ class Model:
         return self.module(ids_BT)[0]
 
 
-def load(path: str | Path, *, device: str | None = None, threads: int | None = None) -> Model:
+def load(path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None) -> Model:
     """Load a model folder, or the model of a run folder (of its best checkpoint, if the run has not ended).
 
-    `device` and `threads` as in the settings of a run. Raises `BundleError`, `CheckpointError`, `SettingsError`.
+    `device` and `threads` as in the settings of a run. `step`: the model of a run as it was after so many steps, where
+    that checkpoint is kept. Raises `BundleError`, `CheckpointError`, `SettingsError`.
     """
     chosen = choose_runtime(device, "fp32", threads).device
-    place = find_model(path)
-    return Model(load_bundle(place, device=chosen) if isinstance(place, Path) else _from_checkpoint(place, chosen))
+    place = find_model(path, step)
+    if isinstance(place, Path):
+        return Model(load_bundle(place, device=chosen))
+    return Model(_from_checkpoint(place, chosen, step))
 
 
-def find_model(path: str | Path) -> Path | RunFolder:
+def find_model(path: str | Path, step: int | None = None) -> Path | RunFolder:
     """The model folder that `path` is or holds; for a run that has not ended its folder, whose checkpoints hold it.
 
-    Raises `BundleError` if `path` is neither a model folder nor a run folder.
+    With a `step`, always the folder of a run. Raises `BundleError` if `path` is neither a model folder nor a run
+    folder, and for a step of what is no run folder.
     """
     path = Path(path)
+    folder = RunFolder(path)
+    if step is not None and path.exists():
+        if folder.settings_path.is_file() or folder.checkpoints.is_dir():
+            return folder
+        raise BundleError(
+            f"{path} is not the folder of a run: it holds no checkpoints, so there is no step {step:,} to choose",
+            advice="Give the folder of the run (runs/poems).",
+        )
     if (path / "config.json").is_file():
         return path
-    folder = RunFolder(path)
     if folder.model.is_dir():
         return folder.model
     if folder.settings_path.is_file():
@@ -149,9 +165,21 @@ def find_model(path: str | Path) -> Path | RunFolder:
     )
 
 
-def best_weights(folder: RunFolder) -> dict[str, Tensor]:
-    """The weights of the best checkpoint of a run (of its latest before any evaluation). Raises `CheckpointError`."""
+def run_weights(folder: RunFolder, step: int | None = None) -> dict[str, Tensor]:
+    """The weights of a run after `step` steps; none: of its best checkpoint (its latest before any evaluation).
+
+    Raises `CheckpointError`; for a step that is not kept it lists those that are.
+    """
     checkpoints = Checkpoints(folder.checkpoints)
+    if step is not None:
+        kept = checkpoints.steps()
+        if step not in kept:
+            there = f"there are those of steps {', '.join(f'{one:,}' for one in kept)}" if kept else "there is none"
+            raise CheckpointError(
+                f"{folder.path} has no checkpoint of step {step:,}: {there}",
+                advice="A run keeps its latest and its best checkpoints; --keep sets how many.",
+            )
+        return checkpoints.load(step).model
     checkpoint, _ = checkpoints.load_latest()
     best = checkpoint.state["counters"]["best_step"]
     if best is not None and best != checkpoint.step:
@@ -170,7 +198,7 @@ def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
     return model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
 
 
-def _from_checkpoint(folder: RunFolder, device: torch.device) -> Bundle:
+def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> Bundle:
     settings = folder.read_settings()
     if settings.pairs.given:
         raise BundleError(
@@ -179,7 +207,7 @@ def _from_checkpoint(folder: RunFolder, device: torch.device) -> Bundle:
         )
     tokenizer, corpus, _ = load_corpus(folder.data)
     model = DecoderOnly(run_config(settings, tokenizer.vocab_size))
-    model.load_state_dict(best_weights(folder))
+    model.load_state_dict(run_weights(folder, step))
     return Bundle(model.to(device).eval(), tokenizer, {"starts_with_bos": corpus.starts_with_bos})
 
 

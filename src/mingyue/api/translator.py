@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mingyue.api.model import best_weights, find_model
+from mingyue.api.model import find_model, run_weights
 from mingyue.bundle import PairBundle, load_pair_bundle, read_bundle_config
 from mingyue.config import EncoderDecoderConfig, TranslateSettings
 from mingyue.data import PairRows, heldout_pair_batches, load_pairs
@@ -231,16 +231,19 @@ class Translator:
             self.notes.append(f"Not counted in the loss: {', '.join(reasons)}.")
 
 
-def load_translator(path: str | Path, *, device: str | None = None, threads: int | None = None) -> Translator:
+def load_translator(
+    path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None
+) -> Translator:
     """Load a model folder, or the model of a run folder (of its best checkpoint, if the run has not ended).
 
-    `device` and `threads` as in the settings of a run. Raises `BundleError` (also for a model of one text),
+    `device`, `threads` and `step` as in `load`. Raises `BundleError` (also for a model of one text),
     `CheckpointError`, `SettingsError`.
     """
     chosen = choose_runtime(device, "fp32", threads).device
-    place = find_model(path)
-    bundle = load_pair_bundle(place, device=chosen) if isinstance(place, Path) else _from_checkpoint(place, chosen)
-    return Translator(bundle)
+    place = find_model(path, step)
+    if isinstance(place, Path):
+        return Translator(load_pair_bundle(place, device=chosen))
+    return Translator(_from_checkpoint(place, chosen, step))
 
 
 def translates(path: str | Path) -> bool:
@@ -259,7 +262,7 @@ def one_line(text: str) -> str:
     return " ".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
 
 
-def _from_checkpoint(folder: RunFolder, device: torch.device) -> PairBundle:
+def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> PairBundle:
     from mingyue.api.pair_run import pair_config
 
     settings = folder.read_settings()
@@ -270,7 +273,7 @@ def _from_checkpoint(folder: RunFolder, device: torch.device) -> PairBundle:
         )
     source_tokenizer, tokenizer, corpus, _ = load_pairs(folder.data)
     model = EncoderDecoder(pair_config(settings, corpus))
-    model.load_state_dict(best_weights(folder))
+    model.load_state_dict(run_weights(folder, step))
     return PairBundle(model.to(device).eval(), source_tokenizer, tokenizer, {})
 
 

@@ -78,8 +78,8 @@ def _bare(line: str, number: int) -> str:
     return line.removesuffix("\r")
 
 
-def check_output(output: str | None, *inputs: str | None) -> None:
-    """Refuse, before any work, an output that cannot be written or that is also read.
+def check_output(output: str | None, *inputs: str | None, option: str = "--output") -> None:
+    """Refuse, before any work, an output that cannot be written or that is also read; `option` is what named it.
 
     Raises `SettingsError` where `output` is a folder, lies in a folder that does not exist, or is one of the inputs.
     """
@@ -87,13 +87,13 @@ def check_output(output: str | None, *inputs: str | None) -> None:
         return
     path = Path(output)
     if path.is_dir():
-        raise SettingsError(f"--output {output} is a folder", advice="Name a file.")
+        raise SettingsError(f"{option} {output} is a folder", advice="Name a file.")
     if not path.parent.is_dir():
-        raise SettingsError(f"--output {output}: there is no folder {path.parent}", advice="Make it first.")
+        raise SettingsError(f"{option} {output}: there is no folder {path.parent}", advice="Make it first.")
     for name in inputs:
         if name is not None and name != "-" and path.exists() and Path(name).exists() and path.samefile(name):
             raise SettingsError(
-                f"--output {output} is the file that is read: it would be lost", advice="Choose another place."
+                f"{option} {output} is the file that is read: it would be lost", advice="Choose another place."
             )
 
 

@@ -1,0 +1,244 @@
+"""Looking inside a model: where it attends, what it would say at each layer, and what happens if one intervenes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mingyue.api.model import Model, load
+from mingyue.api.translator import Translator, load_translator, translates
+from mingyue.errors import GenerationError, SettingsError
+from mingyue.inspection import Captured, Language, Reading, Subject, TextTable, Words, capture
+from mingyue.inspection.charts import write_charts
+from mingyue.inspection.parts import check_places
+from mingyue.nn import Taps
+
+if TYPE_CHECKING:
+    from mingyue.generation.translating import Progress
+    from mingyue.inspection.attention import AttentionView
+    from mingyue.inspection.heads import HeadsView
+    from mingyue.inspection.lens import LensView
+    from mingyue.inspection.neighbours import NeighboursView
+    from mingyue.inspection.surprise import SurpriseView
+    from mingyue.inspection.trace import TraceView
+    from mingyue.inspection.vectors import VectorsView
+    from mingyue.inspection.view import View
+    from mingyue.nn.taps import Edit
+
+OWN_BEAM = 4
+"""Beam of the translation that is looked at where none is given."""
+
+
+def inspect(
+    model: Model | Translator | str | Path,
+    text: str | None = None,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    step: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+) -> Inspection:
+    """Look inside a model while it reads a text.
+
+    `model` is a model folder, a run folder, or a model that is loaded; with `step` the model of a run as it was after
+    so many steps. For a model of pairs `text` is the source text, and `target` the translation that is looked at; none
+    = the model's own (beam 4). `source` says the same as `text`; with both, `text` is the target.
+
+    Raises `SettingsError` for arguments that contradict each other or this kind of model, and as `load` does. That a
+    text cannot be read is said by the view that reads it.
+    """
+    if isinstance(model, str | Path):
+        folder = Path(model)
+        opened = (load_translator if translates(folder) else load)(folder, device=device, threads=threads, step=step)
+    else:
+        folder, opened = None, model
+        given = {"step": step, "device": device, "threads": threads}
+        if unused := [name for name, value in given.items() if value is not None]:
+            raise SettingsError(
+                f"{', '.join(unused)}: this is for a model that is to be loaded, and this one is",
+                advice="Give its folder instead.",
+            )
+    if isinstance(opened, Model):
+        if source is not None or target is not None:
+            raise SettingsError(
+                "this is a model of one text: it has no source and no target",
+                advice="Give the text alone (--text on the command line).",
+            )
+    else:
+        if source is None:
+            source, text = text, None
+        if text is not None and target is not None:
+            raise SettingsError("three texts are given for one pair", advice="Give a source and a target.")
+        text = target if text is None else text
+    return Inspection(opened, text, source, folder=folder, step=step)
+
+
+class Inspection:
+    """A model and a text, ready to be looked at. `mingyue.inspect` makes it.
+
+    Each method returns a view: named arrays, with `charts`, `tables`, `to_dict`, and `save` to .html, .png, .svg or
+    .json. Layers, heads and places are counted from 0. In a notebook a view shows itself.
+    """
+
+    def __init__(
+        self,
+        model: Model | Translator,
+        text: str | None,
+        source: str | None = None,
+        *,
+        folder: Path | None = None,
+        step: int | None = None,
+    ) -> None:
+        self.model = model
+        """The model."""
+        self.folder = folder
+        """Where it was loaded from; None = it was given."""
+        self.step = step
+        """The step of the run that was asked for."""
+        self.remarks: list[Words] = []
+        """Sentences that a reader should know, in both languages: that the target is the model's own translation."""
+        self._text, self._source = text, source
+
+    def __repr__(self) -> str:
+        text = "" if self._text is None and self._source is None else f" reading {self._source or self._text!r}"
+        return f"<mingyue.Inspection of {self.model!r}{text}>"
+
+    @cached_property
+    def subject(self) -> Subject:
+        """The module with its tokenizers, as `mingyue.inspection` takes it."""
+        model = self.model
+        if isinstance(model, Translator):
+            return Subject(model.module, model.tokenizer, model.source_tokenizer)
+        return Subject(model.module, model.tokenizer, starts_with_bos=model.starts_with_bos)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The text as the model reads it: its ids, and its tokens for people.
+
+        Raises `GenerationError` for no text, an empty one, and one longer than the context.
+        """
+        return self._read()
+
+    # --- views -----------------------------------------------------------------------------------------------------
+
+    def attention(self, layer: int | None = None, head: int | None = None) -> AttentionView:
+        """Who looks at whom: the weights of all layers and heads, of one layer, or of one head."""
+        from mingyue.inspection.attention import attention_view
+
+        return attention_view(self.subject, self.reading, layer=layer, head=head)
+
+    def lens(self, top: int = 5) -> LensView:
+        """What each layer would say next at each place, and how likely it finds what does come."""
+        from mingyue.inspection.lens import lens_view
+
+        return lens_view(self.subject, self.reading, top=top)
+
+    def surprise(self, top: int = 5) -> SurpriseView:
+        """−log P of each token, and what the model would rather have read. A text may be longer than the context."""
+        from mingyue.inspection.surprise import surprise_view
+
+        of_pairs = isinstance(self.model, Translator)
+        return surprise_view(self.subject, self.reading if of_pairs else self._read(any_length=True), top=top)
+
+    def trace(self) -> TraceView:
+        """Every step from ids to loss: shapes, parameters, FLOPs, formula, file and line."""
+        from mingyue.inspection.trace import trace_view
+
+        return trace_view(self.subject, self.reading)
+
+    def heads(self, *, seed: int = 0, progress: Progress | None = None) -> HeadsView:
+        """What each head does on probe texts, with the score that earned its label, and the loss without it."""
+        from mingyue.inspection.heads import heads_view
+
+        return heads_view(self.subject, seed=seed, progress=progress)
+
+    def vectors(self, word: str, texts: Sequence[str], *, seed: int = 0) -> VectorsView:
+        """The vectors of one word in several texts, layer by layer."""
+        from mingyue.inspection.vectors import vectors_view
+
+        return vectors_view(self.subject, word, texts, seed=seed)
+
+    def neighbours(self, word: str, top: int = 10) -> NeighboursView:
+        """The words whose embeddings are nearest, in the input and the output table."""
+        from mingyue.inspection.neighbours import neighbours_view
+
+        return neighbours_view(self.subject, word, count=top)
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        language: Language = "en",
+        word: str | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write all views of the text into one page, in English and Chinese, `language` shown first.
+
+        `word` is what the sections on words are about; none = words of the text.
+        """
+        from mingyue.inspection.charts import write_page
+        from mingyue.inspection.report import LANGUAGES, TITLE, report
+
+        reading = self.reading
+        sections = report(self.subject, reading, word=word, seed=seed, remarks=self.remarks, progress=progress)
+        others = tuple(one for one in LANGUAGES if one != language)
+        write_page(path, title=TITLE, sections=sections, languages=(language, *others))
+
+    def save(self, view: View, path: str | Path, language: Language = "en") -> list[str]:
+        """Write a view: .html, .png, .svg or .json. Returns what the user should know (a missing font).
+
+        Of `View.save` it differs in that a page has the remarks of this inspection on it.
+        """
+        if Path(path).suffix.lower() != ".html" or not self.remarks:
+            return view.save(path, language)
+        remarks = TextTable("", (), [(remark.of(language),) for remark in self.remarks])
+        tables = [remarks, *view.tables(language)]
+        return write_charts(
+            path, view.charts(language), title=view.title.of(language), tables=tables, language=language
+        )
+
+    # --- numbers, and interventions --------------------------------------------------------------------------------
+
+    def run(self, edits: Mapping[str, Edit] | None = None) -> Tensor:
+        """logits_TV of the next token at each place, with `edits` made on the way (names as in `mingyue.nn.taps`).
+
+        Without edits these are the numbers of `Model.logits`. Raises `SettingsError` for a place that is not there.
+        """
+        check_places(self.subject, edits or ())
+        with torch.inference_mode():
+            return self.subject.logits(self.reading, Taps((), edits) if edits else None)
+
+    def capture(self, places: Iterable[str], edits: Mapping[str, Edit] | None = None) -> Captured:
+        """One pass with the values at `places` kept: names or patterns, such as `blocks.*.attention.weights`."""
+        places = [places] if isinstance(places, str) else list(places)
+        check_places(self.subject, [*places, *(edits or ())])
+        return capture(self.subject, self.reading, places, edits)
+
+    def _read(self, *, any_length: bool = False) -> Reading:
+        if isinstance(self.model, Translator):
+            if self._source is None:
+                raise GenerationError("there is no text to look at", advice="Give a source text.")
+            return self.subject.read(self._target(self.model, self._source), self._source)
+        if self._text is None:
+            raise GenerationError("there is no text to look at", advice="Give a text.")
+        return self.subject.read(self._text, any_length=any_length)
+
+    def _target(self, model: Translator, source: str) -> str:
+        if self._text is not None:
+            return self._text
+        best = model.translate(source, beam=OWN_BEAM)[0][0]
+        cut = Words("", "") if best.finished else Words(", cut off at its limit of length", "，到长度上限被截断")
+        self.remarks.append(
+            Words(
+                f"The target is the model's own translation (beam {OWN_BEAM}{cut.en}): {best.text!r}.",
+                f"译文是模型自己的翻译（束宽 {OWN_BEAM}{cut.zh}）：{best.text!r}。",
+            )
+        )
+        return best.text
