@@ -84,3 +84,27 @@ def test_training_text_of_white_space_is_refused():
 
 def test_mixed_text_is_in_the_vocabulary_whole(char, mixed):
     assert len(char.encode(mixed)) == len(mixed)
+
+
+def test_a_text_of_few_characters_gives_each_an_id_of_its_own():
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 2048)))
+    assert train_char([text], min_count=None).describe()["characters"] == 2048
+
+
+def test_of_many_characters_the_rarest_are_left_to_the_bytes_up_to_half_a_percent_of_the_text():
+    """Unless asked for: half of the characters of poems are half a percent of them, and as much of the output layer."""
+    often = "".join(map(chr, range(0x4E00, 0x4E00 + 3000))) * 100  # 300,000 characters: 0.5 % are 1,500
+    once = "".join(map(chr, range(0x7000, 0x7000 + 700)))
+    twice = "".join(map(chr, range(0x8000, 0x8000 + 500))) * 2  # with those seen once 1,700: too many
+    tokenizer = train_char([often, once, twice], min_count=None)
+    assert tokenizer.describe()["characters"] == 3500
+    assert "700 of 4,200 characters, seen fewer than 2 times" in tokenizer.notes[0]
+    assert tokenizer.decode(tokenizer.encode(once + twice)) == once + twice
+    assert train_char([often, once, twice]).describe()["characters"] == 4200  # 1 is what it was given
+
+
+def test_however_rare_enough_characters_have_an_id():
+    text = "的" * 1_000_000 + "".join(map(chr, range(0x5000, 0x5000 + 3000)))
+    assert train_char([text], min_count=None).describe()["characters"] == 3001  # all alike: none is rarer
+    rarer = text + "".join(map(chr, range(0x5000, 0x5000 + 2100)))
+    assert train_char([rarer], min_count=None).describe()["characters"] == 2101

@@ -45,8 +45,9 @@ class TokenizerSettings(Settings):
     """char, bpe, byte, or the path of a tokenizer.json; none = char for text, bpe for pairs."""
     tokenizer_size: Annotated[int, Field(ge=259)] = 8192
     """Vocabulary of a bpe tokenizer (256 bytes and 3 special ids among them); for pairs 4096 where nothing is given."""
-    min_count: Positive = 1
-    """char: a character seen fewer times is spelled in bytes."""
+    min_count: Positive | None = None
+    """char: a character seen fewer times is spelled in bytes; none = 1, but of more than 2048 characters the rarest, at
+    most 0.5 % of the text together."""
 
 
 class ModelSettings(Settings):

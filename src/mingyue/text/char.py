@@ -13,6 +13,10 @@ from mingyue.text.check import utf8, utf32
 from mingyue.text.spec import FIRST_BYTE, FIRST_LEARNED
 
 _BLOCK = 1 << 20
+RARE_SHARE = 0.005
+"""Of a text with many kinds of characters: the share that is spelled in bytes, at most."""
+ENOUGH = 2048
+"""Characters that have an id of their own however rare they are."""
 
 
 def count_characters(pieces: Iterable[str]) -> npt.NDArray[np.int64]:
@@ -29,6 +33,20 @@ def count_characters(pieces: Iterable[str]) -> npt.NDArray[np.int64]:
             size = 0
     _count(waiting, counts)
     return counts
+
+
+def fitting_min_count(counts: npt.NDArray[np.int64]) -> int:
+    """The `min_count` of a text whose characters occur `counts` times, where nobody asked for one.
+
+    1 for up to `ENOUGH` kinds. Of more, the rarest, at most `RARE_SHARE` of the text together, are left to the bytes:
+    half of the characters of Chinese poems are half a percent of their text, and each would cost a row of the output
+    layer, which is most of a small model's arithmetic.
+    """
+    rising = np.sort(counts[counts > 0])
+    if len(rising) <= ENOUGH:
+        return 1
+    below = np.searchsorted(np.cumsum(rising), RARE_SHARE * rising.sum(), side="right")  # kinds that may go
+    return int(rising[min(below, len(rising) - ENOUGH)])  # those seen as often as the first that stays, stay too
 
 
 def choose_characters(counts: npt.NDArray[np.int64], min_count: int) -> list[str]:

@@ -6,18 +6,28 @@ from collections.abc import Iterable
 
 from mingyue.config import TokenizerSettings
 from mingyue.text.bpe import Progress, learn_bpe
-from mingyue.text.char import choose_characters, count_characters
+from mingyue.text.char import choose_characters, count_characters, fitting_min_count
 from mingyue.text.spec import byte_spec, char_spec
 from mingyue.text.tokenizer import Tokenizer
 
 
-def train_char(pieces: Iterable[str], *, min_count: int = 1) -> Tokenizer:
+def train_char(pieces: Iterable[str], *, min_count: int | None = 1) -> Tokenizer:
     """One id for each character seen at least `min_count` times, the most frequent first, equals by code point.
 
     Any other character is spelled in the bytes of its UTF-8, so every text can be encoded and is read back exactly.
-    Raises `TokenizerError` for a text that is empty or only white space.
+    None: as `fitting_min_count` chooses; the tokenizer's notes then tell what it left to the bytes. Raises
+    `TokenizerError` for a text that is empty or only white space.
     """
-    return Tokenizer(char_spec(choose_characters(count_characters(pieces), min_count)))
+    counts = count_characters(pieces)
+    least = fitting_min_count(counts) if min_count is None else min_count
+    tokenizer = Tokenizer(char_spec(choose_characters(counts, least)))
+    rare = counts[(counts > 0) & (counts < least)]
+    if min_count is None and len(rare):
+        tokenizer.notes = (
+            f"{len(rare):,} of {(counts > 0).sum():,} characters, seen fewer than {least} times each and "
+            f"{rare.sum() / counts.sum():.1%} of the text together, are spelled in bytes (none: --min-count 1)",
+        )
+    return tokenizer
 
 
 def train_bpe(pieces: Iterable[str], *, vocab_size: int, progress: Progress | None = None) -> Tokenizer:
