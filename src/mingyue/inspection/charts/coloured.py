@@ -153,7 +153,7 @@ def _boxes(chart: TextChart | WordGrid, boxes: Sequence[dict[str, Any]], width: 
         "mark": {"type": "point", "opacity": 0},
         "encoding": {"fill": {"field": "v", "type": "quantitative",
                               "scale": {"domain": [chart.low, chart.high], "range": list(colours.SEQUENTIAL),
-                                        "nice": False},
+                                        "nice": False, "interpolate": "rgb"},
                               "legend": {"title": chart.legend or None, "orient": "top", "gradientLength": 160,
                                          "gradientThickness": 10, "direction": "horizontal", "format": ".3~g",
                                          "tickCount": 4, "gradientOpacity": 1}}},

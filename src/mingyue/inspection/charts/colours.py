@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SEQUENTIAL = ("#ffffff", "#dce9f6", "#abcde6", "#64a3d2", "#2c72b5", "#0f4590", "#08214d")
+SEQUENTIAL = ("#ffffff", "#c9def1", "#94bfe1", "#5a9bcf", "#2c72b5", "#0f4590", "#08214d")
 DIVERGING = ("#0f4590", "#3f83c0", "#a9cde6", "#ffffff", "#f7b799", "#d2604d", "#8b0a25")
 SERIES = ("#0f5ea8", "#d95f02", "#1b8a6b", "#c2408b", "#7a5195", "#b8860b", "#56a8dd", "#555555")
 """Colours of lines and bars: dark enough on white, apart in lightness as well as in hue."""

@@ -137,7 +137,7 @@ def matrix_spec(chart: MatrixChart) -> dict[str, Any]:
     column_labels = shrunk_labels(chart.column_labels, SIDE)
     spec = _picture(picture, round(columns * cell), round(rows * cell), row_labels, column_labels)
     x, y = spec["layer"][0]["encoding"]["x"], spec["layer"][0]["encoding"]["y"]
-    x["title"], y["title"] = chart.column_title or None, chart.row_title or None
+    x["axis"]["title"], y["axis"]["title"] = chart.column_title or None, chart.row_title or None
     spec["layer"].append(_scale(chart.low, chart.high, chart.diverging))
     return {**spec, "title": heading(chart), "config": CONFIG}
 
@@ -196,6 +196,7 @@ def _axis(labels: Sequence[str], points: int, *, upright: bool) -> dict[str, Any
     step = max(1, -(-len(labels) * (14 if upright or turned else int(widest) + 4) // max(points, 1)))
     places = [place + 0.5 for place in range(0, len(labels), step)]
     return {
+        "title": None,
         "values": places,
         "labelExpr": f"{json.dumps(short)}[floor(datum.value)]",
         "grid": False,
@@ -217,7 +218,7 @@ def _scale(low: float, high: float, diverging: bool) -> dict[str, Any]:
             "color": {
                 "field": "v",
                 "type": "quantitative",
-                "scale": {"domain": [low, high], "range": stops, "nice": False},
+                "scale": {"domain": [low, high], "range": stops, "nice": False, "interpolate": "rgb"},
                 "legend": {"title": None, "orient": "right", "gradientLength": 120, "gradientOpacity": 1,
                            "format": ".3~g", "tickCount": 5},
             }

@@ -13,7 +13,7 @@ FONT_STACK = (
     "'Microsoft YaHei', sans-serif"
 )
 """Fonts of pages and pictures: those of the system, then ones with Chinese characters."""
-MONO_STACK = f"'DejaVu Sans Mono', Menlo, Consolas, {FONT_STACK}"
+MONO_STACK = f"'Noto Sans Mono CJK SC', 'Sarasa Mono SC', 'DejaVu Sans Mono', Menlo, Consolas, {FONT_STACK}"
 
 _CHINESE_FONTS = (
     "NotoSansCJK*", "NotoSansSC*", "NotoSerifCJK*", "NotoSerifSC*", "SourceHanS*", "wqy-*", "DroidSansFallback*",

@@ -38,6 +38,7 @@ CONFIG: dict[str, Any] = {
     "legend": {"labelFontSize": 12, "titleFontSize": 12, "labelLimit": 360, "titleFontWeight": "normal"},
     "title": {
         "anchor": "start",
+        "frame": "group",
         "fontSize": 15,
         "fontWeight": 600,
         "subtitleFontSize": 12,
@@ -73,7 +74,7 @@ def line(chart: LineChart) -> dict[str, Any]:
     layers = []
     if chart.low is not None and chart.high is not None:
         ends = {"y": _y(alt, chart, "lo"), "y2": alt.Y2("hi")}
-        layers.append(alt.Chart().mark_area(opacity=0.18).encode(x=x, **ends, **_colour(alt, chart, legend=False)))
+        layers.append(alt.Chart().mark_area(opacity=0.18).encode(x=x, **ends, **_colour(alt, chart)))
     shared = {"x": x, "y": _y(alt, chart), **_colour(alt, chart)}
     layers.append(alt.Chart().mark_line(strokeWidth=2, clip=False).encode(**shared))
     if len(chart.rows) <= 60 * max(1, len(_series(chart))):
@@ -95,11 +96,14 @@ def bar(chart: BarChart) -> dict[str, Any]:
     place: dict[str, Any] = {"x": alt.X("x:N", title=chart.x_title or None, sort=None, axis=axis)}
     if chart.series is not None:
         place["xOffset"] = alt.XOffset("s:N", sort=None)
-    y = _y(alt, chart)
+    ends = {"y": _y(alt, chart)}
+    if chart.log_y:
+        # A logarithmic axis has no zero to stand on: bars begin at the foot of the picture.
+        ends["y2"] = alt.Y2Datum(_foot(chart))
     layers = [
         alt.Chart()
         .mark_bar(opacity=0.92)
-        .encode(**place, y=y, **_colour(alt, chart, single=True), tooltip=_tooltip(alt, chart))
+        .encode(**place, **ends, **_colour(alt, chart, single=True), tooltip=_tooltip(alt, chart))
     ]
     if chart.low is not None and chart.high is not None:
         whisker = {"color": alt.value("#222222"), "tooltip": _tooltip(alt, chart)}
@@ -185,6 +189,30 @@ def _positive(value: object) -> bool:
     return isinstance(value, int | float) and value > 0
 
 
+def _range(chart: Plot) -> tuple[float, float]:
+    """Least and greatest of what stands on the y axis; on a logarithmic one, of what is above zero."""
+    columns = [chart.y, getattr(chart, "low", None), getattr(chart, "high", None)]
+    values = [_plain(row[column]) for row in chart.rows for column in columns if column is not None]
+    values += [value for value, _ in getattr(chart, "rules", ())]
+    shown = [value for value in values if value is not None and (value > 0 or not chart.log_y)]
+    return (float(min(shown)), float(max(shown))) if shown else (0.1, 1.0)
+
+
+def _foot(chart: Plot) -> float:
+    """Where a logarithmic axis begins: below all bars, at the least value of lines and points."""
+    least, greatest = _range(chart)
+    if type(chart).__name__ == "BarChart":
+        return 10.0 ** (math.ceil(math.log10(least)) - 1)
+    return least if greatest > least else least / 2
+
+
+def _log_ticks(least: float, greatest: float) -> list[float]:
+    """1, 10, 100 …; where that would be few, 2 and 5 between them."""
+    decades = range(math.floor(math.log10(least)) - 1, math.ceil(math.log10(greatest)) + 1)
+    digits = (1, 2, 5) if greatest / least < 1000 else (1,)
+    return [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+
+
 def _numeric(values: Sequence[object]) -> bool:
     plain = [_plain(value) for value in values]
     return all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in plain)
@@ -212,11 +240,17 @@ def _x(alt: Any, chart: Plot, log: bool, zero: bool = False) -> Any:  # noqa: AN
 def _y(alt: Any, chart: Plot, field: str = "y", zero: bool | None = None) -> Any:  # noqa: ANN401
     title = chart.y_title or None
     if chart.log_y:
-        return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(type="log"))
+        least, greatest = _range(chart)
+        scale = alt.Scale(type="log", domain=[_foot(chart), greatest], nice=False)
+        return alt.Y(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=_log_ticks(least, greatest)))
+    if zero is None and type(chart).__name__ == "LineChart":
+        least, greatest = _range(chart)
+        # A line that is far above zero all along shows more without it.
+        zero = not (least > 0 and greatest - least < 0.6 * greatest)
     return alt.Y(f"{field}:Q", title=title, scale=alt.Scale() if zero is None else alt.Scale(zero=zero))
 
 
-def _colour(alt: Any, chart: Plot, *, legend: bool = True, single: bool = False) -> dict[str, Any]:  # noqa: ANN401
+def _colour(alt: Any, chart: Plot, *, single: bool = False) -> dict[str, Any]:  # noqa: ANN401
     names = _series(chart)
     if not names:
         return {"color": alt.value(colours.SERIES[0])}
@@ -227,8 +261,10 @@ def _colour(alt: Any, chart: Plot, *, legend: bool = True, single: bool = False)
         scale = alt.Scale(domain=names, range=list(colours.SERIES[: len(names)]))
     columns = max(1, min(len(names), int(80 / (max(map(width_of, names)) + 5))))
     symbol = "square" if single else "stroke"
-    shown = alt.Legend(title=None, orient="top", columns=columns, symbolType=symbol, symbolStrokeWidth=3)
-    return {"color": alt.Color("s:N", scale=scale, sort=None, legend=shown if legend else None)}
+    shown = alt.Legend(
+        title=None, orient="top", columns=columns, symbolType=symbol, symbolStrokeWidth=3, symbolOpacity=1
+    )
+    return {"color": alt.Color("s:N", scale=scale, sort=None, legend=shown)}
 
 
 def _tooltip(alt: Any, chart: Plot, label: str | None = None) -> list[Any]:  # noqa: ANN401
@@ -249,10 +285,13 @@ def _finished(alt: Any, chart: Plot, layers: list[Any]) -> dict[str, Any]:  # no
     for value, label in rules:
         layers.append(alt.Chart().mark_rule(strokeDash=[5, 4], color="#666666").encode(y=alt.YDatum(value)))
         text = alt.Chart().mark_text(align="right", dy=-6, fontSize=11, color="#555555")
-        layers.append(text.encode(x=alt.value(WIDTH), y=alt.YDatum(value), text=alt.value(label)))
+        layers.append(text.encode(x=alt.value("width"), y=alt.YDatum(value), text=alt.value(label)))
     spec: dict[str, Any] = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT).to_dict()
-    for layer in spec["layer"][n_data:]:
-        layer["data"] = _BLANK
+    for number, layer in enumerate(spec["layer"]):
+        # altair gives a chart without data the name of an empty one; ours are in the spec itself.
+        layer.pop("data", None)
+        if number >= n_data:
+            layer["data"] = _BLANK
     spec.pop("datasets", None)
     spec["data"] = {"values": _rows(chart)}
     spec["title"] = heading(chart)

@@ -1,0 +1,53 @@
+"use strict";
+// Draws each chart when it comes into view, shows what coloured text has to say, switches languages.
+
+const DRAW = {
+  vega: (place, spec) => vegaEmbed(place, spec, { actions: false, renderer: "svg" }).then(() => (place.style.minHeight = "")),
+  matrix: (place, chart) => drawMatrix(place, chart, bytesOf(chart.data)),
+  "matrix-grid": drawGrid,
+};
+
+function draw(place) {
+  if (place.dataset.drawn || !place.offsetParent) return;
+  place.dataset.drawn = "yes";
+  const data = place.querySelector("script");
+  const chart = JSON.parse(data.textContent);
+  data.remove();
+  const kind = Object.keys(DRAW).find((name) => place.classList.contains(name));
+  DRAW[kind](place, chart);
+}
+
+const places = document.querySelectorAll(Object.keys(DRAW).map((name) => `.${name}`).join(","));
+const watcher = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    watcher.unobserve(entry.target);
+    draw(entry.target);
+  }
+}, { rootMargin: "400px" });
+places.forEach((place) => watcher.observe(place));
+addEventListener("beforeprint", () => places.forEach(draw));
+
+for (const kind of ["pointerover", "pointerdown"]) {
+  document.addEventListener(kind, (event) => {
+    const mark = event.target.closest("[data-hover]");
+    if (mark) showTip(event, JSON.parse(mark.dataset.hover).join("\n"));
+    else if (event.target.tagName !== "CANVAS") hideTip();
+  });
+}
+
+function speak(language) {
+  for (const body of document.querySelectorAll("main[data-language]")) {
+    body.hidden = body.dataset.language !== language;
+    if (!body.hidden) document.documentElement.lang = body.lang;
+  }
+  for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.to === language));
+}
+
+const buttons = document.querySelectorAll(".languages button");
+buttons.forEach((button) => button.addEventListener("click", () => speak(button.dataset.to)));
+if (buttons.length) {
+  const known = Array.from(buttons, (button) => button.dataset.to);
+  const named = location.hash.slice(1, 3), own = (navigator.language || "").slice(0, 2);
+  speak(known.includes(named) ? named : known.includes(own) ? own : known[0]);
+}
