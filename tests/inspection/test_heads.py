@@ -1,0 +1,257 @@
+"""Labels of heads, on models whose heads are known and on heads that do nothing; and what a head is worth."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mingyue.errors import GenerationError
+from mingyue.inspection import heads as heads_module
+from mingyue.inspection.ablation import ablate_heads
+from mingyue.inspection.heads import heads_view
+from mingyue.inspection.interventions import edited_logits, switch_off
+from mingyue.inspection.parts import attention_part, attention_parts
+from mingyue.inspection.patterns import Probe, masks, random_probe, score_patterns
+from mingyue.nn import Taps
+
+
+@pytest.fixture(scope="module")
+def known_view(known):
+    return heads_view(known)
+
+
+def test_heads_made_by_hand_get_their_labels_and_idle_ones_are_mixed(known_view):
+    scores = known_view.part("self").scores
+    assert scores.labels_LH == (
+        ("previous", "itself", "first", "mixed"),
+        ("induction", "earlier", "mixed", "mixed"),
+    )
+    by_name = dict(zip(scores.patterns, scores.scores_LHP.transpose(2, 0, 1), strict=True))
+    assert by_name["previous"][0, 0] == pytest.approx(1.0, abs=1e-3)
+    # 19 tokens, twice; the first token saw none before it but itself, so of its two keys each gets a half.
+    assert by_name["induction"][1, 0] == pytest.approx(18.5 / 19, abs=1e-3)
+    np.testing.assert_allclose(scores.scores_LHP[0, 3], scores.uniform_P, atol=1e-6)
+
+
+def test_a_label_takes_the_threshold_that_is_stated(known_view):
+    scores = known_view.part("self").scores
+    np.testing.assert_allclose(scores.thresholds_P, scores.uniform_P + 0.4 * (1 - scores.uniform_P))
+    for layer, head in np.ndindex(2, 4):
+        best = scores.best_LH[layer, head]
+        earned = scores.scores_LHP[layer, head, best] >= scores.thresholds_P[best]
+        assert earned == (scores.labels_LH[layer][head] != "mixed")
+
+
+def test_switching_off_costs_what_a_head_is_worth(known, known_view):
+    view = known_view
+    zero_LH = view.part("self").zero_LH
+    assert view.loss == pytest.approx(math.log(2) / 18, abs=5e-3), "of 18 tokens all but the first are certain"
+    assert zero_LH[0, 0] > 3, "without the previous-token head induction finds nothing"
+    assert zero_LH[1, 0] == pytest.approx(math.log(known.module.config.vocab_size) - view.loss, abs=1e-3)
+    idle = [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert all(abs(zero_LH[place]) < 1e-4 for place in idle)
+    mean_LH = view.part("self").mean_LH
+    assert mean_LH[1, 0] > 1, "its mean over the text knows no token"
+
+
+def test_pairs_get_labels_in_all_three_kinds_of_attention(known_pairs):
+    pairs = [("abcdefgh", "ijklmnop"), ("qrstuvwxyz", "jihgfedcba")]
+    view = heads_view(known_pairs, probes=[(source, target) for source, target in pairs])
+    labels = {part.part: part.scores.labels_LH for part in view.parts}
+    assert labels["encoder"] == (("next", "end", "mixed", "mixed"),)
+    assert labels["decoder"] == (("previous", "first", "mixed", "mixed"),)
+    assert labels["cross"] == (("diagonal", "end", "mixed", "mixed"),)
+
+
+def test_pairs_without_texts_are_labelled_but_no_loss_is_claimed(known_pairs):
+    view = heads_view(known_pairs)
+    assert view.loss is None
+    assert all(part.zero_LH is None for part in view.parts)
+    assert "No pair of texts was given" in view.tables()[0].note
+    assert "loss if 0" not in view.tables()[0].columns
+    assert len(view.charts()) == 3
+
+
+@pytest.mark.parametrize("changes", [{}, {"starts_with_bos": True}, {"window": 9}])
+def test_uniform_attention_scores_what_is_called_uniform(lively, changes):
+    subject = lively(**changes)
+    with torch.no_grad():
+        for block in subject.module.every_block():
+            block.attention.qkv.weight.zero_()
+    scores = heads_view(subject).part("self").scores
+    np.testing.assert_allclose(scores.scores_LHP, np.broadcast_to(scores.uniform_P, scores.scores_LHP.shape), atol=1e-6)
+    assert {label for row in scores.labels_LH for label in row} == {"mixed"}
+
+
+def test_probes_are_random_tokens_written_twice_by_the_seed(lively, lively_pairs):
+    subject = lively(starts_with_bos=True)
+    probe = random_probe(subject, 3)
+    n = probe.period
+    assert n == 15
+    assert probe.ids_BT.shape == (8, 31)
+    assert (probe.ids_BT[:, 0] == subject.tokenizer.bos_id).all()
+    torch.testing.assert_close(probe.ids_BT[:, 1 : n + 1], probe.ids_BT[:, n + 1 :])
+    assert all(len(set(row.tolist())) == n for row in probe.ids_BT[:, 1 : n + 1])
+    torch.testing.assert_close(random_probe(subject, 3).ids_BT, probe.ids_BT)
+    assert not torch.equal(random_probe(subject, 4).ids_BT, probe.ids_BT)
+    spelled = {subject.tokenizer.token_text(int(token)) for token in probe.ids_BT[:, 1:].flatten()}
+    assert spelled <= set("abcdefghijklmnopqrstuvwxyz"), "no marks, no parts of characters"
+    first_counted = probe.targets_BT[:, probe.counted_from]
+    torch.testing.assert_close(first_counted, probe.ids_BT[:, 2], msg="the second token of the second writing")
+    pairs = random_probe(lively_pairs(), 3)
+    assert pairs.source_ids_BS is not None
+    assert (pairs.source_ids_BS[:, -1] == subject.tokenizer.eos_id).all()
+    assert not torch.equal(pairs.source_ids_BS[:, :-1], pairs.ids_BT[:, 1:])
+
+
+def test_a_model_too_small_for_probes_says_so_with_its_numbers(lively):
+    with pytest.raises(GenerationError, match=r"context of 6 tokens \(window 6\).*sequence of 2, twice; it takes 3"):
+        heads_view(lively(context=6))
+    heads_view(lively(context=7))
+
+
+def test_masks_name_the_key_that_each_pattern_means(lively):
+    (part,) = attention_parts(lively())
+    found = {name: mask.nonzero().tolist() for name, mask in masks(part, 8, 8, 4).items()}
+    assert found["earlier"] == [[t, t - 4] for t in (5, 6, 7)], "of token 4 the earlier occurrence is the first token"
+    assert found["induction"] == [[t, t - 3] for t in (4, 5, 6, 7)]
+    assert found["previous"] == [[t, t - 1] for t in range(2, 8)], "of token 1 the previous is the first token"
+    assert found["itself"] == [[t, t] for t in range(1, 8)]
+    assert found["first"] == [[t, 0] for t in (2, 3, 5, 6, 7)]
+
+
+def test_no_key_counts_for_two_patterns_and_no_query_without_a_choice_counts(lively, lively_pairs):
+    for subject in (lively(), lively(window=5), lively_pairs()):
+        for part in attention_parts(subject):
+            n_queries = 9
+            n_keys = 9 if part.name != "cross" else 12
+            stacked_PTS = torch.stack(list(masks(part, n_queries, n_keys, 4).values()))
+            assert int(stacked_PTS.sum(0).max()) == 1
+            allowed_TS = part.allowed(n_queries, n_keys)
+            assert not bool((stacked_PTS & ~allowed_TS).any())
+            assert not bool(stacked_PTS[:, allowed_TS.sum(-1) < 2].any())
+
+
+def test_scores_of_several_texts_weigh_every_query_alike(lively_pairs):
+    subject = lively_pairs()
+    part = attention_part(subject, "cross")
+    probes = [
+        Probe(reading.ids_T[None], reading.targets_T[None], reading.source_ids_S[None])
+        for reading in (subject.read("abcdefg", "hijklmno"), subject.read("xyzw", "klmnopqrst"))
+    ]
+    each = [score_patterns(subject, part, [probe]) for probe in probes]
+    both = score_patterns(subject, part, probes)
+    counts = [masks(part, *probe_shape, None)["end"].any(-1).sum().item() for probe_shape in ((8, 9), (5, 11))]
+    end = both.patterns.index("end")
+    expected = sum(count * one.scores_LHP[..., end] for count, one in zip(counts, each, strict=True)) / sum(counts)
+    np.testing.assert_allclose(both.scores_LHP[..., end], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("part_name", ["self", "encoder", "decoder", "cross"])
+@pytest.mark.parametrize("norm_placement", ["pre", "post"])
+def test_heads_switched_off_side_by_side_are_those_of_an_edit_of_the_whole_model(
+    lively, lively_pairs, part_name, norm_placement
+):
+    own = {"norm_placement": norm_placement}
+    if part_name == "self":
+        subject = lively(window=6, **own)
+        reading = subject.read("abcabcxyzab")
+        source = None
+    else:
+        subject = lively_pairs(**own)
+        reading = subject.read("abcabc", "xyzuvw")
+        source = reading.source_ids_S[None]
+    part = attention_part(subject, part_name)
+    probe = Probe(reading.ids_T[None], reading.targets_T[None], source)
+    loss, (losses,) = ablate_heads(subject, [part], [probe])
+
+    def loss_of(logits_TV):
+        return float(F.cross_entropy(logits_TV[: len(reading.targets_T)], reading.targets_T))
+
+    with torch.no_grad():
+        assert loss == pytest.approx(loss_of(subject.logits(reading)), abs=1e-5)
+        assert np.abs(losses.zero_LH - loss).min() > 1e-4, "every head must matter, or this shows nothing"
+        for layer, head in np.ndindex(part.n_layers, part.n_heads):
+            off = edited_logits(subject, reading, switch_off(layer, head, part_name))
+            assert losses.zero_LH[layer, head] == pytest.approx(loss_of(off), abs=1e-5)
+        taps = Taps(part.place(1, "heads"))
+        subject.logits(reading, taps)
+        mean_D = taps.values[part.place(1, "heads")][0, 2].mean(0)
+
+        def mean_of_head_2(heads_BHTD):
+            edited = heads_BHTD.clone()
+            edited[:, 2] = mean_D
+            return edited
+
+        with_mean = edited_logits(subject, reading, {part.place(1, "heads"): mean_of_head_2})
+        assert losses.mean_LH[1, 2] == pytest.approx(loss_of(with_mean), abs=1e-5)
+
+
+def test_small_batches_and_several_texts_change_nothing(lively, monkeypatch):
+    subject = lively()
+    parts = attention_parts(subject)
+    readings = [subject.read("abcabcxyz"), subject.read("hello")]
+    probes = [Probe(reading.ids_T[None], reading.targets_T[None]) for reading in readings]
+    loss, (losses,) = ablate_heads(subject, parts, probes)
+    monkeypatch.setattr("mingyue.inspection.ablation.MOST_LOGITS", 1)
+    loss_again, (again,) = ablate_heads(subject, parts, probes)
+    assert loss_again == pytest.approx(loss, abs=1e-6)
+    np.testing.assert_allclose(again.zero_LH, losses.zero_LH, atol=1e-5)
+    np.testing.assert_allclose(again.mean_LH, losses.mean_LH, atol=1e-5)
+    alone = [ablate_heads(subject, parts, [probe])[0] for probe in probes]
+    assert loss == pytest.approx((8 * alone[0] + 4 * alone[1]) / 12, abs=1e-6)
+
+
+def test_the_model_itself_is_left_as_it_was(lively_pairs):
+    subject = lively_pairs()
+    reading = subject.read("abcd", "xyz")
+    with torch.no_grad():
+        before = subject.logits(reading)
+        heads_view(subject, probes=[reading])
+        assert torch.equal(subject.logits(reading), before)
+    assert len(subject.module.every_block()) == 5
+
+
+def test_progress_reaches_its_end(lively, lively_pairs):
+    told = []
+    heads_view(lively(), progress=lambda done, of: told.append((done, of)))
+    assert told == [(1, 2), (2, 2)]
+    told.clear()
+    pairs = [("abc", "xyz"), ("def", "uvw")]
+    heads_view(lively_pairs(), probes=pairs, progress=lambda done, of: told.append((done, of)))
+    assert told[-1] == (14, 14)
+    assert [done for done, _ in told] == list(range(1, 15))
+
+
+def test_own_texts_are_what_the_loss_is_measured_on_within_the_cap(lively, monkeypatch):
+    subject = lively()
+    view = heads_view(subject, probes=["abcd", "hello"])
+    assert "2 given texts, 7 tokens" in view.tables()[0].note
+    monkeypatch.setattr(heads_module, "MOST_TEXTS", 1)
+    view = heads_view(subject, probes=["abcd", "hello"])
+    assert "1 given text, 3 tokens (1 more left out)" in view.tables()[0].note
+    assert "另有 1 篇未用" in view.tables("zh")[0].note
+    with pytest.raises(GenerationError, match="no next token"):
+        heads_view(subject, probes=["a"])
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_tables_charts_and_json_say_the_same(known_view, language):
+    view = known_view
+    (table,) = view.tables(language)
+    assert len(table.rows) == 8
+    assert set(table.right) < set(table.columns)
+    assert table.rows[4][2].startswith("induction" if language == "en" else "归纳")
+    labels, worth = view.charts(language)
+    assert labels.to_dict()["kind"] == "word_grid"
+    assert worth.to_dict()["kind"] == "matrix"
+    assert labels.html()
+    assert worth.html()
+    read = json.loads(json.dumps(view.to_dict(), allow_nan=False))
+    assert read["parts"]["self"]["labels_LH"][1][0] == "induction"
+    assert read["parts"]["self"]["zero_LH"][1][0] == pytest.approx(view.part("self").zero_LH[1, 0], rel=1e-5)
