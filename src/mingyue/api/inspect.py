@@ -19,9 +19,11 @@ from mingyue.inspection.parts import check_places
 from mingyue.nn import Taps
 
 if TYPE_CHECKING:
+    from mingyue.generation import Translation
     from mingyue.generation.translating import Progress
     from mingyue.inspection.attention import AttentionView
     from mingyue.inspection.heads import HeadsView
+    from mingyue.inspection.interventions import PatchingView
     from mingyue.inspection.lens import LensView
     from mingyue.inspection.neighbours import NeighboursView
     from mingyue.inspection.surprise import SurpriseView
@@ -106,7 +108,7 @@ class Inspection:
         self._text, self._source = text, source
 
     def __repr__(self) -> str:
-        text = "" if self._text is None and self._source is None else f" reading {self._source or self._text!r}"
+        text = f" reading {self._text if self._source is None else self._source!r}" if self._has_text else ""
         return f"<mingyue.Inspection of {self.model!r}{text}>"
 
     @cached_property
@@ -152,11 +154,20 @@ class Inspection:
 
         return trace_view(self.subject, self.reading)
 
-    def heads(self, *, seed: int = 0, progress: Progress | None = None) -> HeadsView:
-        """What each head does on probe texts, with the score that earned its label, and the loss without it."""
+    def heads(self, texts: Sequence[str] = (), *, seed: int = 0, progress: Progress | None = None) -> HeadsView:
+        """What each head does, with the score that earned its label, and the loss without it.
+
+        The loss is measured on the text of this inspection and on `texts` (of a model of pairs sources, with the
+        model's own translations), where there are any.
+        """
         from mingyue.inspection.heads import heads_view
 
-        return heads_view(self.subject, seed=seed, progress=progress)
+        probes: list[Reading | str | tuple[str, str]] = [self.reading] if self._has_text else []
+        if isinstance(self.model, Translator):
+            probes += [(text, best[0].text) for text, best in zip(texts, self._translate(texts), strict=True)]
+        else:
+            probes += texts
+        return heads_view(self.subject, probes=probes or None, seed=seed, progress=progress)
 
     def vectors(self, word: str, texts: Sequence[str], *, seed: int = 0) -> VectorsView:
         """The vectors of one word in several texts, layer by layer."""
@@ -221,24 +232,56 @@ class Inspection:
         check_places(self.subject, [*places, *(edits or ())])
         return capture(self.subject, self.reading, places, edits)
 
+    def patching(
+        self,
+        corrupted: str,
+        *,
+        answer: str | int,
+        instead: str | int,
+        places: str | Sequence[str] | None = None,
+        at: int = -1,
+    ) -> PatchingView:
+        """Where the model holds what tells this text from a corrupted one: which vectors bring the answer back.
+
+        The corrupted text (of a model of pairs the source, before the same target) has as many tokens; `answer` and
+        `instead` are one token each. `mingyue.inspection.interventions.patching` says more.
+        """
+        from mingyue.inspection.interventions import patching
+
+        clean = self.reading
+        source = None if clean.source is None else corrupted
+        other = self.subject.read(corrupted if source is None else clean.text, source)
+        return patching(self.subject, clean, other, answer=answer, instead=instead, places=places, at=at)
+
     def _read(self, *, any_length: bool = False) -> Reading:
         if isinstance(self.model, Translator):
             if self._source is None:
                 raise GenerationError("there is no text to look at", advice="Give a source text.")
-            return self.subject.read(self._target(self.model, self._source), self._source)
+            return self.subject.read(self._target(self._source), self._source)
         if self._text is None:
             raise GenerationError("there is no text to look at", advice="Give a text.")
         return self.subject.read(self._text, any_length=any_length)
 
-    def _target(self, model: Translator, source: str) -> str:
+    @property
+    def _has_text(self) -> bool:
+        return (self._source if isinstance(self.model, Translator) else self._text) is not None
+
+    def _translate(self, texts: Sequence[str]) -> list[list[Translation]]:
+        assert isinstance(self.model, Translator)
+        return self.model.translate(texts, beam=OWN_BEAM) if texts else []
+
+    def _target(self, source: str) -> str:
         if self._text is not None:
             return self._text
-        best = model.translate(source, beam=OWN_BEAM)[0][0]
+        best = self._translate([source])[0][0]
+        text, room = best.text, self.model.config.context - 1
+        while len(self.model.tokenizer.encode(text)) > room:  # one that never ended may fill the context to its end
+            text = text[:-1]
         cut = Words("", "") if best.finished else Words(", cut off at its limit of length", "，到长度上限被截断")
         self.remarks.append(
             Words(
-                f"The target is the model's own translation (beam {OWN_BEAM}{cut.en}): {best.text!r}.",
-                f"译文是模型自己的翻译（束宽 {OWN_BEAM}{cut.zh}）：{best.text!r}。",
+                f"The target is the model's own translation (beam {OWN_BEAM}{cut.en}): {text!r}.",
+                f"译文是模型自己的翻译（束宽 {OWN_BEAM}{cut.zh}）：{text!r}。",
             )
         )
-        return best.text
+        return text

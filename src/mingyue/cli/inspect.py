@@ -83,28 +83,9 @@ def inspect(
     device: Annotated[str | None, Parameter(help=_DEVICE)] = None,
     threads: Annotated[int | None, Parameter(help=_THREADS)] = None,
 ) -> None:
-    """Look inside a model: where it attends, what it would say at each layer, and why. The views:
+    """Look inside a model. The views are listed, with an example each, in the help text (`cli/app.py`).
 
-    attention: who looks at whom, in every layer and head
-        mingyue inspect runs/poems attention --text 床前明月光 --layer 2 --head 3
-    lens: what each layer would say next, at each place
-        mingyue inspect runs/poems lens --text 床前明月光
-    surprise: how unlikely the model found each token, and what it would rather have read
-        mingyue inspect runs/poems surprise --text 床前明月光
-    trace: every step from ids to loss, with shapes, parameters, FLOPs, formula and source line
-        mingyue inspect runs/poems trace --text 床前明月光
-    heads: what each head does, and what the loss becomes without it
-        mingyue inspect runs/poems heads
-    vectors: one word in several texts, layer by layer
-        mingyue inspect runs/poems vectors --word 月 --texts 床前明月光 举头望明月
-    neighbours: the words whose embeddings are nearest
-        mingyue inspect runs/poems neighbours --word 月
-    film: attention being learned, of a run that was trained with --watch
-        mingyue inspect runs/poems film --out film.html
-    report: all of it in one page
-        mingyue inspect runs/poems report --text 床前明月光 --out report.html
-
-    Layers, heads and places are counted from 0. A table is printed; --out writes the pictures.
+    mingyue inspect runs/poems attention --text 床前明月光
     """
     given = {
         "text": text, "file": file, "source": source, "target": target, "texts": texts, "word": word, "layer": layer,
@@ -164,7 +145,7 @@ def _look(
     if view == "vectors":
         arguments["texts"] = texts
     if view == "heads":
-        arguments["progress"] = progress
+        arguments |= {"texts": texts[1:], "progress": progress}
     return getattr(inspection, view)(**arguments)
 
 
