@@ -1,0 +1,195 @@
+"""The words nearest to a word in the tables of a model: which words it has learned to treat alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from mingyue.errors import GenerationError, SettingsError
+from mingyue.inspection.arrays import Floats, Ints, shown, to_lists, to_numpy
+from mingyue.inspection.charts import Chart, bar_chart
+from mingyue.inspection.subject import Subject
+from mingyue.inspection.tokens import name_of, spelled
+from mingyue.inspection.view import View
+from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.models import EncoderDecoder
+from mingyue.text import Tokenizer
+
+_INPUT = Words("input table (embedding)", "输入表（嵌入）")
+_OUTPUT = Words("output table (what the word is predicted by)", "输出表（用来预测这个词）")
+_TIED = Words("one table for input and output (tied)", "输入、输出共用一张表（绑定）")
+_LEFT_OUT = Words(
+    "Marks and parts of characters are left out: they spell nothing by themselves.",
+    "标记和半个字符不在其中：它们单独拼不出文字。",
+)
+_SOURCE = Words("source table", "源语言表")
+
+
+@dataclass(frozen=True, eq=False)
+class Nearest:
+    """The K nearest rows of one table."""
+
+    table: Words
+    token: int
+    """The id of the word in this table."""
+    piece: str
+    ids_K: Ints
+    pieces_K: tuple[str, ...]
+    cosines_K: Floats
+    candidates: int
+    """Ids that were compared: those that can stand in a text."""
+
+
+@dataclass(frozen=True, eq=False)
+class NeighboursView(View):
+    """The nearest words in each table of the model."""
+
+    title = Words("Nearest words", "最近的词")
+
+    word: str
+    nearest: tuple[Nearest, ...]
+    notes: tuple[Words, ...] = ()
+
+    def charts(self, language: Language = "en") -> list[Chart]:
+        """A bar for each neighbour, one chart a table."""
+        return [
+            bar_chart(
+                _title(one, language),
+                [
+                    {"token": f"{rank}. {piece}", "cosine": value}
+                    for rank, (piece, value) in enumerate(zip(one.pieces_K, one.cosines_K.tolist(), strict=True), 1)
+                ],
+                x="token",
+                y="cosine",
+                y_title=Words("cosine", "余弦").of(language),
+                note=self._note(language),
+            )
+            for one in self.nearest
+        ]
+
+    def tables(self, language: Language = "en") -> list[TextTable]:
+        """Rank, token and cosine, one table a table."""
+        names = [
+            name.of(language) for name in (Words("rank", "名次"), Words("token", "token"), Words("cosine", "余弦"))
+        ]
+        return [
+            TextTable(
+                _title(one, language),
+                names,
+                [
+                    [str(rank), piece, shown(value)]
+                    for rank, (piece, value) in enumerate(zip(one.pieces_K, one.cosines_K.tolist(), strict=True), 1)
+                ],
+                right=[names[0], names[2]],
+                note=self._note(language),
+            )
+            for one in self.nearest
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For each table its name, ids_K, pieces_K and cosines_K."""
+        return {
+            "word": self.word,
+            "nearest": [
+                {
+                    "table": one.table.en,
+                    "token": one.token,
+                    "piece": one.piece,
+                    "ids_K": to_lists(one.ids_K),
+                    "pieces_K": list(one.pieces_K),
+                    "cosines_K": to_lists(one.cosines_K),
+                    "candidates": one.candidates,
+                }
+                for one in self.nearest
+            ],
+        }
+
+    def _note(self, language: Language) -> str:
+        return ("" if language == "zh" else " ").join(note.of(language) for note in (*self.notes, _LEFT_OUT))
+
+
+def neighbours_view(subject: Subject, word: str, *, count: int = 10) -> NeighboursView:
+    """The `count` nearest tokens to `word` by cosine, in the input table and in the output table (or the one of both).
+
+    Of a model of pairs with two vocabularies, in those tables whose tokenizer has the word. A word has one row only if
+    it is one token: for several, `GenerationError` names them (a mean of rows would be a vector that the model never
+    reads). A word that is one token only behind a space is looked up so. Ids that spell nothing by themselves (marks,
+    parts of characters) are left out. Raises `SettingsError` for a count below 1.
+    """
+    if count < 1:
+        raise SettingsError(f"{count} neighbours cannot be shown: give at least 1")
+    if not word:
+        raise GenerationError("there is no word to look for: it is empty")
+    nearest: list[Nearest] = []
+    notes: list[Words] = []
+    refused: dict[str, Tokenizer] = {}
+    for name, table, tokenizer in _tables(subject):
+        index = _one_token(tokenizer, word)
+        if index is None or index >= len(table):
+            refused[name.en] = tokenizer
+            continue
+        nearest.append(_nearest(name, table, tokenizer, index, count))
+        if tokenizer.decode([index]) != word and tokenizer.token_text(index).startswith(" "):
+            note = Words(
+                f"As a token the word has a space before it: {tokenizer.token_text(index)!r}.",
+                f"作为一个 token，它前面带空格：{tokenizer.token_text(index)!r}。",
+            )
+            notes += [] if note in notes else [note]
+    if not nearest:
+        raise _several(word, next(iter(refused.values())))
+    if refused:
+        names = ", ".join(refused)
+        notes.append(Words(f"It is not one token of the {names}.", "另一种语言的词表里没有这个 token。"))
+    return NeighboursView(word, tuple(nearest), tuple(notes))
+
+
+def _tables(subject: Subject) -> list[tuple[Words, Floats, Tokenizer]]:
+    module, tokenizer = subject.module, subject.tokenizer
+    tables: list[tuple[Words, Floats, Tokenizer]] = []
+    if isinstance(module, EncoderDecoder) and module.source_embedding is not None:
+        tables.append((_SOURCE, to_numpy(module.source_embedding.weight), subject.source_tokenizer or tokenizer))
+    if isinstance(module.output, nn.Linear):
+        tables.append((_INPUT, to_numpy(module.embedding.weight), tokenizer))
+        tables.append((_OUTPUT, to_numpy(module.output.weight), tokenizer))
+    else:
+        tables.append((_TIED, to_numpy(module.embedding.weight), tokenizer))
+    return tables
+
+
+def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
+    for written in (word, f" {word}"):
+        ids = tokenizer.encode(written)
+        if len(ids) == 1:
+            return ids[0]
+    return None
+
+
+def _several(word: str, tokenizer: Tokenizer) -> GenerationError:
+    pieces = [tokenizer.token_text(index) for index in tokenizer.encode(word)]
+    return GenerationError(
+        f"{word!r} is {len(pieces)} tokens of this model ({', '.join(pieces)}), and a table has one vector a token",
+        advice="Give one of these tokens, or a word that is one token.",
+    )
+
+
+def _nearest(name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, count: int) -> Nearest:
+    lengths_V = np.linalg.norm(table_VM, axis=1)
+    cosines_V = table_VM @ table_VM[index] / np.maximum(lengths_V * lengths_V[index], 1e-30)
+    others = np.array([i for i in range(len(table_VM)) if i != index and spelled(tokenizer, i)], dtype=np.int64)
+    best_K = others[np.argsort(-cosines_V[others], kind="stable")[:count]]
+    return Nearest(
+        table=name,
+        token=index,
+        piece=name_of(tokenizer, index),
+        ids_K=best_K,
+        pieces_K=tuple(name_of(tokenizer, int(i)) for i in best_K),
+        cosines_K=cosines_V[best_K].astype(np.float32),
+        candidates=len(others),
+    )
+
+
+def _title(one: Nearest, language: Language) -> str:
+    return Words(f"Nearest to “{one.piece}”: {one.table.en}", f"与“{one.piece}”最近：{one.table.zh}").of(language)

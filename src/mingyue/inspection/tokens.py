@@ -1,0 +1,74 @@
+"""Tokens for people, and where a word stands among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mingyue.text import Tokenizer
+
+
+def name_of(tokenizer: Tokenizer, index: int) -> str:
+    """`Tokenizer.token_text`; `<id 7>` for an id that only the model has (a table padded to a round size)."""
+    return tokenizer.token_text(index) if index < tokenizer.vocab_size else f"<id {index}>"
+
+
+def spelled(tokenizer: Tokenizer, index: int) -> str | None:
+    """What it adds to a text, line ends as line ends; None for what is no text alone: a mark, half a character."""
+    if index >= tokenizer.vocab_size:
+        return None
+    try:
+        return tokenizer.token_bytes(index).decode("utf-8") or None
+    except UnicodeDecodeError:
+        return None
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A word in a text."""
+
+    start: int
+    """Its first character."""
+    end: int
+    """The character after its last one."""
+    first: int
+    """The place of its first token among the ids."""
+    last: int
+    """The place of its last token: there the whole word has been read."""
+
+
+def decoded(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, list[int]]:
+    """The text that ids spell, and how many of its characters are complete after each of them. Marks spell nothing."""
+    stream = tokenizer.stream()
+    pieces: list[str] = []
+    ends: list[int] = []
+    count = 0
+    for index in ids:
+        pieces.append(stream.push(index))
+        count += len(pieces[-1])
+        ends.append(count)
+    return "".join(pieces), ends
+
+
+def occurrences(tokenizer: Tokenizer, ids: Sequence[int], word: str) -> list[Occurrence]:
+    """Where a word stands in the text of `ids`, from left to right, without overlap.
+
+    It is found by its characters, so that it may be one token here and several there, or a part of one.
+    """
+    text, ends = decoded(tokenizer, ids)
+    opening = next((place for place, index in enumerate(ids) if index not in tokenizer.special_ids), 0)
+    found: list[Occurrence] = []
+    start = text.find(word) if word else -1
+    while start >= 0:
+        end = start + len(word)
+        # The word's first token comes after the one that completes what stands before it, unless that one has both.
+        before = _reaching(ends, start) if start else None
+        first = opening if before is None else before + (ends[before] == start)
+        found.append(Occurrence(start, end, first, _reaching(ends, end)))
+        start = text.find(word, end)
+    return found
+
+
+def _reaching(ends: Sequence[int], count: int) -> int:
+    """The token that completes so many characters."""
+    return next(place for place, end in enumerate(ends) if end >= count)
