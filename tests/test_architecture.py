@@ -29,7 +29,7 @@ FLOORS = (
     {"serve", "claims"},
     {"cli"},
 )
-NEIGHBOURS = {("config", "files"), ("config", "runtime"), ("runtime", "files")}
+NEIGHBOURS = {("config", "files"), ("config", "runtime"), ("runtime", "files"), ("inspection", "scoring")}
 FORBIDDEN = {("training", "generation"), ("training", "scoring"), ("training", "inspection"), ("data", "models")}
 NO_TORCH_AT_TOP = ("__init__", "__main__", "errors", "files", "config", "runtime", "cli", "diagnostics")
 

@@ -1,0 +1,257 @@
+"""The logit lens (nostalgebraist 2020): what each layer would say next, if the model ended there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mingyue.errors import SettingsError
+from mingyue.inspection.arrays import Floats, Ints, place_label, share, shown, stream_places, to_lists, to_numpy
+from mingyue.inspection.capture import capture
+from mingyue.inspection.charts import Chart, TextMark, line_chart, word_grid
+from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
+from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.tokens import name_of
+from mingyue.inspection.view import View
+from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.models import EncoderDecoder
+
+MOST_COLUMNS = 256
+"""Positions that are drawn; the arrays have all."""
+_MOST_PRINTED = 16  # positions of the terminal's table
+
+
+@dataclass(frozen=True, eq=False)
+class LensView(View):
+    """L layers (embeddings, then each block), T positions, K top words."""
+
+    title = Words("Logit lens: what each layer would say next", "逐层透镜：每一层会接着说什么")
+
+    pieces_T: tuple[str, ...]
+    """The token read at each position."""
+    truth_T: Ints
+    """The id that comes next; −1 where none is known to."""
+    truth_pieces_T: tuple[str, ...]
+    """The same for people; empty where none is known."""
+    places_L: tuple[str, ...]
+    """Names of taps. The last block's row is the model's own output."""
+    top_ids_LTK: Ints
+    top_pieces_LTK: tuple[tuple[tuple[str, ...], ...], ...]
+    top_probabilities_LTK: Floats
+    truth_rank_LT: Ints
+    """1 = the likeliest; 0 where no truth is known."""
+    truth_logprob_LT: Floats
+    """log P of the truth, natural; not a number where none is known."""
+    divergence_LT: Floats
+    """KL(output ‖ layer) in nats: how far the layer is from what the model says in the end; 0 in the last row."""
+    normed: bool
+    """Whether the final norm was applied to each layer before the output layer (the model has one)."""
+    source: str | None = None
+
+    def charts(self, language: Language = "en") -> list[Chart]:
+        """The grid of top words, then rank and log P of the truth and the divergence by layer."""
+        return [self._grid(language), *self._courses(language)]
+
+    def tables(self, language: Language = "en") -> list[TextTable]:
+        """Means by layer; the top word of each layer at the last positions."""
+        return [self._means(language), self._words(language)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, by name."""
+        plain = ("pieces_T", "truth_pieces_T", "places_L", "top_pieces_LTK", "normed", "source")
+        arrays = (
+            "truth_T", "top_ids_LTK", "top_probabilities_LTK", "truth_rank_LT", "truth_logprob_LT", "divergence_LT",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in plain} | {name: to_lists(getattr(self, name)) for name in arrays}
+
+    def _labels(self, language: Language) -> list[str]:
+        labels = [place_label(place, language) for place in self.places_L]
+        return [*labels[:-1], labels[-1] + Words(" = output", " = 输出").of(language)]
+
+    def _grid(self, language: Language) -> Chart:
+        n_all = len(self.pieces_T)
+        first = max(0, n_all - MOST_COLUMNS)
+        cells = [
+            [
+                TextMark(
+                    self.top_pieces_LTK[layer][t][0],
+                    float(self.top_probabilities_LTK[layer, t, 0]),
+                    self._hover(layer, t, language),
+                )
+                for t in range(first, n_all)
+            ]
+            for layer in range(len(self.places_L))
+        ]
+        note = [self._about(language)]
+        if first:
+            cut = Words(
+                f"The last {MOST_COLUMNS} of {n_all} positions.", f"共 {n_all} 个位置，这里是最后 {MOST_COLUMNS} 个。"
+            )
+            note.append(cut.of(language))
+        return word_grid(
+            self.title.of(language),
+            cells,
+            row_labels=self._labels(language),
+            column_labels=self.pieces_T[first:],
+            low=0.0,
+            high=1.0,
+            legend=Words("probability of the likeliest next token", "最可能的下一个 token 的概率").of(language),
+            note=" ".join(note),
+        )
+
+    def _hover(self, layer: int, t: int, language: Language) -> list[str]:
+        lines = [
+            f"{piece}  {share(value)}"
+            for piece, value in zip(
+                self.top_pieces_LTK[layer][t], self.top_probabilities_LTK[layer, t].tolist(), strict=True
+            )
+        ]
+        if self.truth_T[t] >= 0:
+            rank, value = int(self.truth_rank_LT[layer, t]), share(float(np.exp(self.truth_logprob_LT[layer, t])))
+            lines.append(
+                Words(
+                    f"what came: {self.truth_pieces_T[t]}, rank {rank}, {value}",
+                    f"实际是：{self.truth_pieces_T[t]}，第 {rank} 名，{value}",
+                ).of(language)
+            )
+        apart = shown(float(self.divergence_LT[layer, t]))
+        return [*lines, Words(f"KL to the output: {apart} nats", f"与输出的 KL：{apart} nat").of(language)]
+
+    def _about(self, language: Language) -> str:
+        norm = (
+            Words("after the final norm", "经过末端归一化")
+            if self.normed
+            else Words("as it is (this model has no final norm)", "原样（这个模型没有末端归一化）")
+        )
+        last = Words("", "")
+        if len(self.truth_T) and self.truth_T[-1] < 0:
+            last = Words(
+                " The last column is a prediction: nothing is known to follow.", "最后一列是预测：后面还没有词。"
+            )
+        return Words(
+            f"Columns: the token just read. Rows: the residual stream at that layer, {norm.en}, through the output "
+            f"layer. Layers are counted from 0.{last.en}",
+            f"列：刚读到的 token。行：该层的残差流，{norm.zh}，再经过输出层。层从 0 数起。{last.zh}",
+        ).of(language)
+
+    def _courses(self, language: Language) -> list[Chart]:
+        if not bool((self.truth_T >= 0).any()):
+            return []
+        rows = [
+            {"layer": layer, "rank": means[0], "logprob": means[1], "kl": means[2]}
+            for layer, means in enumerate(zip(*self.means_L(), strict=True))
+        ]
+        tick = Words("layers passed (0 = embeddings)", "经过的层数（0 = 嵌入）").of(language)
+        rank = Words("Mean rank of the truth by layer", "真实词的平均名次，逐层")
+        logprob = Words("Mean log P of the truth by layer", "真实词的平均 log P，逐层")
+        apart = Words("How far each layer is from the output", "各层离最终输出有多远")
+        drawn = (
+            ("rank", rank, Words("rank", "名次"), True),
+            ("logprob", logprob, Words("nats", "nat"), False),
+            ("kl", apart, Words("KL, nats", "KL（nat）"), False),
+        )
+        return [
+            line_chart(
+                name.of(language), rows, x="layer", y=column, x_title=tick, y_title=unit.of(language), log_y=logarithmic
+            )
+            for column, name, unit, logarithmic in drawn
+        ]
+
+    def means_L(self) -> tuple[list[float], list[float], list[float]]:  # noqa: N802  (the shape is in the name)
+        """Of each layer: mean rank and mean log P of the truth where it is known, mean divergence."""
+        known_T = self.truth_T >= 0
+        apart = self.divergence_LT.mean(axis=1).tolist()
+        if not bool(known_T.any()):
+            nothing = [float("nan")] * len(apart)
+            return nothing, nothing, apart
+        return (
+            self.truth_rank_LT[:, known_T].mean(axis=1).tolist(),
+            self.truth_logprob_LT[:, known_T].mean(axis=1).tolist(),
+            apart,
+        )
+
+    def _means(self, language: Language) -> TextTable:
+        columns = (
+            Words("layer", "层"), Words("mean rank of the truth", "真实词平均名次"), Words("mean log P", "平均 log P"),
+            Words("KL to the output", "与输出的 KL"),
+        )  # fmt: skip
+        names = [column.of(language) for column in columns]
+        rows = [
+            [label, shown(rank, 1), shown(logprob), shown(apart)]
+            for label, rank, logprob, apart in zip(self._labels(language), *self.means_L(), strict=True)
+        ]
+        return TextTable(self.title.of(language), names, rows, right=names[1:], note=self._about(language))
+
+    def _words(self, language: Language) -> TextTable:
+        n_all = len(self.pieces_T)
+        first = max(0, n_all - _MOST_PRINTED)
+        names = [
+            Words("read", "读到").of(language), *self._labels(language), Words("what came", "实际").of(language)
+        ]  # fmt: skip
+        rows = [
+            [
+                self.pieces_T[t],
+                *(
+                    f"{self.top_pieces_LTK[layer][t][0]} {share(float(self.top_probabilities_LTK[layer, t, 0]))}"
+                    for layer in range(len(self.places_L))
+                ),
+                self.truth_pieces_T[t],
+            ]
+            for t in range(first, n_all)
+        ]
+        cut = Words(
+            f"The last {_MOST_PRINTED} of {n_all} positions.", f"共 {n_all} 个位置，这里是最后 {_MOST_PRINTED} 个。"
+        )
+        title = Words("The likeliest next token at each layer", "每一层最可能的下一个 token").of(language)
+        return TextTable(title, names, rows, note=cut.of(language) if first else "")
+
+
+@torch.inference_mode()
+def lens_view(subject: Subject, reading: Reading, *, top: int = 5) -> LensView:
+    """The `top` next words of every layer at every position. Of a model of pairs, of its decoder.
+
+    At each place the model's own final norm (if it has one) and output layer are applied to the residual stream; after
+    the last block that is what the model itself does. Raises `SettingsError` for `top` below 1.
+    """
+    if top < 1:
+        raise SettingsError(f"{top} words a place cannot be shown: give at least 1")
+    module = subject.module
+    stack = module.decoder if isinstance(module, EncoderDecoder) else module
+    places = stream_places(module.config.n_layers, "decoder." if subject.of_pairs else "")[:-1]
+    values = capture(subject, reading, places).values
+    n_places, n_tokens = len(places), len(reading.ids_T)
+    missing = reading.targets_T.new_full((n_tokens - len(reading.targets_T),), -1)
+    truth_T = torch.cat([reading.targets_T, missing])
+    found: list[list[Ranked]] = [[] for _ in places]
+    apart: list[list[Tensor]] = [[] for _ in places]
+    for rows in pieces_of(n_tokens, module.config.vocab_size):
+        final_NV: Tensor | None = None
+        for layer in reversed(range(n_places)):  # the last one first: the others are compared with it
+            logits_NV = module.output(stack.final_norm(values[places[layer]][rows])).float()
+            logprobs_NV = logits_NV.log_softmax(dim=-1)
+            final_NV = logprobs_NV if final_NV is None else final_NV
+            found[layer].append(ranked(logprobs_NV, truth_T[rows], top))
+            apart[layer].append((final_NV.exp() * (final_NV - logprobs_NV)).sum(dim=-1).clamp(min=0.0))
+    layers = [joined(parts) for parts in found]
+    top_ids_LTK = torch.stack([one.top_ids_NK for one in layers]).cpu().numpy()
+    names = {int(index): name_of(subject.tokenizer, int(index)) for index in np.unique(top_ids_LTK)}
+    return LensView(
+        pieces_T=reading.pieces,
+        truth_T=truth_T.cpu().numpy(),
+        truth_pieces_T=(*reading.target_pieces, *[""] * len(missing)),
+        places_L=tuple(places),
+        top_ids_LTK=top_ids_LTK,
+        top_pieces_LTK=tuple(
+            tuple(tuple(names[index] for index in ids) for ids in layer) for layer in top_ids_LTK.tolist()
+        ),
+        top_probabilities_LTK=to_numpy(torch.stack([one.top_logprobs_NK for one in layers]).exp()),
+        truth_rank_LT=torch.stack([one.truth_rank_N for one in layers]).cpu().numpy(),
+        truth_logprob_LT=to_numpy(torch.stack([one.truth_logprob_N for one in layers])),
+        divergence_LT=to_numpy(torch.stack([torch.cat(parts) for parts in apart])),
+        normed=module.config.final_norm,
+        source=reading.source,
+    )

@@ -1,0 +1,54 @@
+"""From logits to what people ask of them: the top words, the probability and the rank of the word that came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MOST_LOGITS = 1 << 24
+"""Numbers at once: 64 MB. Longer texts are taken in pieces."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What N distributions say; the truth of some may not be known (−1)."""
+
+    top_ids_NK: Tensor
+    top_logprobs_NK: Tensor
+    truth_logprob_N: Tensor
+    """Not a number where there is no truth."""
+    truth_rank_N: Tensor
+    """1 = nothing is likelier; 0 where there is no truth."""
+
+
+def ranked(logprobs_NV: Tensor, truth_N: Tensor, top: int) -> Ranked:
+    """Rank N distributions, given as log P; `truth_N` holds ids, or −1 where it is not known."""
+    known_N = truth_N >= 0
+    truth_logprob_N1 = logprobs_NV.gather(1, truth_N.clamp(min=0)[:, None])
+    rank_N = 1 + (logprobs_NV > truth_logprob_N1).sum(dim=1)
+    best = logprobs_NV.topk(min(top, logprobs_NV.shape[1]), dim=1)
+    return Ranked(
+        top_ids_NK=best.indices,
+        top_logprobs_NK=best.values,
+        truth_logprob_N=truth_logprob_N1[:, 0].masked_fill(~known_N, float("nan")),
+        truth_rank_N=torch.where(known_N, rank_N, 0),
+    )
+
+
+def joined(parts: list[Ranked]) -> Ranked:
+    """Pieces one after another."""
+    return Ranked(
+        torch.cat([part.top_ids_NK for part in parts]),
+        torch.cat([part.top_logprobs_NK for part in parts]),
+        torch.cat([part.truth_logprob_N for part in parts]),
+        torch.cat([part.truth_rank_N for part in parts]),
+    )
+
+
+def pieces_of(n_rows: int, vocab_size: int) -> Iterator[slice]:
+    """Rows that are taken together, so that their logits stay within `MOST_LOGITS`."""
+    size = max(1, MOST_LOGITS // vocab_size)
+    return (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))

@@ -1,0 +1,257 @@
+"""How surprised a model is by each token of a text: −log P, and what it had expected."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mingyue.errors import GenerationError, SettingsError
+from mingyue.inspection.arrays import Floats, Ints, share, shown, to_lists, to_numpy
+from mingyue.inspection.charts import Chart, TextMark, text_chart
+from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
+from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.tokens import name_of, spelled
+from mingyue.inspection.view import View
+from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.models import DecoderOnly
+from mingyue.scoring import window_starts
+
+MOST_TOKENS = 20_000
+"""Of a longer text its beginning is shown."""
+_MOST_AT_ONCE = 1 << 13  # tokens read in one pass (at least one window)
+_MOST_PRINTED = 40  # rows of the terminal's table
+_DARKEST = 8.0  # nats: P = 0.03 %
+
+
+@dataclass(frozen=True, eq=False)
+class SurpriseView(View):
+    """N tokens that were predicted, K alternatives for each."""
+
+    title = Words("Surprise of each token, −log P", "每个 token 的意外程度，−log P")
+
+    pieces_N: tuple[str, ...]
+    """The tokens for people, all printable."""
+    texts_N: tuple[str, ...]
+    """The tokens as they stand in the text, line ends as line ends."""
+    ids_N: Ints
+    logprob_N: Floats
+    """log P of each token given all before it, natural; not a number for a first token with nothing before it."""
+    rank_N: Ints
+    """1 = it was the likeliest; 0 where it was not predicted."""
+    top_ids_NK: Ints
+    """The likeliest tokens there; −1 where nothing was predicted."""
+    top_pieces_NK: tuple[tuple[str, ...], ...]
+    top_probabilities_NK: Floats
+    total: float
+    """Σ log P, natural."""
+    scored: int
+    """Tokens that were counted."""
+    n_tokens: int
+    """Tokens of the whole text: more than are shown where it is longer than 20,000."""
+    context: int
+    stride: int
+    """Tokens by which the window moves over a text that is longer than the context."""
+    source: str | None = None
+
+    @property
+    def nats_per_token(self) -> float:
+        """The loss of the text; not a number where nothing was counted."""
+        return -self.total / self.scored if self.scored else math.nan
+
+    def charts(self, language: Language = "en") -> list[Chart]:
+        """The text, each token coloured."""
+        marks = [TextMark(text, self._value(n), self._hover(n, language)) for n, text in enumerate(self.texts_N)]
+        return [
+            text_chart(
+                self.title.of(language),
+                marks,
+                low=0.0,
+                high=_DARKEST,
+                legend=Words("−log P, nats", "−log P（nat）").of(language),
+                note=self._about(language),
+            )
+        ]
+
+    def tables(self, language: Language = "en") -> list[TextTable]:
+        """The whole text in numbers, and its most surprising tokens."""
+        fact, value = (name.of(language) for name in (Words("of the text", "整段文本"), Words("value", "数值")))
+        facts = [
+            (Words("tokens counted", "计入的 token"), f"{self.scored:,}"),
+            (Words("Σ log P, nats", "Σ log P（nat）"), shown(self.total, 4)),
+            (Words("nats per token", "每 token 的 nat"), shown(self.nats_per_token, 4)),
+            (Words("perplexity", "困惑度"), shown(math.exp(min(self.nats_per_token, 700.0)))),
+        ]
+        rows = [[name.of(language), number] for name, number in facts]
+        whole = TextTable(self.title.of(language), [fact, value], rows, right=[value], note=self._about(language))
+        return [whole, self._each(language)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, by name."""
+        plain = ("pieces_N", "texts_N", "top_pieces_NK", "total", "scored", "n_tokens", "context", "stride", "source")
+        arrays = ("ids_N", "logprob_N", "rank_N", "top_ids_NK", "top_probabilities_NK")
+        return {name: getattr(self, name) for name in plain} | {name: to_lists(getattr(self, name)) for name in arrays}
+
+    def _value(self, n: int) -> float | None:
+        value = -float(self.logprob_N[n])
+        return value if math.isfinite(value) else None
+
+    def _hover(self, n: int, language: Language) -> list[str]:
+        value = self._value(n)
+        if value is None:
+            return [Words("first token: nothing stands before it", "第一个 token：前面什么都没有").of(language)]
+        probability, rank = share(math.exp(-value)), int(self.rank_N[n])
+        head = Words(
+            f"{self.pieces_N[n]}: {value:.2f} nats, P = {probability}, rank {rank}",
+            f"{self.pieces_N[n]}：{value:.2f} nat，P = {probability}，第 {rank} 名",
+        )
+        return [head.of(language), *self._alternatives(n)]
+
+    def _alternatives(self, n: int) -> list[str]:
+        chances = zip(self.top_pieces_NK[n], self.top_probabilities_NK[n].tolist(), strict=True)
+        return [f"{piece}  {share(value)}" for piece, value in chances if piece]
+
+    def _each(self, language: Language) -> TextTable:
+        columns = (
+            Words("place", "位置"), Words("token", "token"), Words("−log P", "−log P"), Words("P", "P"),
+            Words("rank", "名次"), Words("the model expected", "模型的预期"),
+        )  # fmt: skip
+        names = [column.of(language) for column in columns]
+        places = list(range(len(self.pieces_N)))
+        title = Words("Each token", "逐个 token")
+        if len(places) > _MOST_PRINTED:
+            title = Words(
+                f"The {_MOST_PRINTED} most surprising of {len(places):,} tokens",
+                f"{len(places):,} 个 token 中最意外的 {_MOST_PRINTED} 个",
+            )
+            places = sorted(places, key=lambda n: -(self._value(n) or 0.0))[:_MOST_PRINTED]
+        rows = []
+        for n in places:
+            value = self._value(n)
+            numbers = ["–", "–", "–"] if value is None else [shown(value), share(math.exp(-value)), str(self.rank_N[n])]
+            rows.append([str(n), self.pieces_N[n], *numbers, ", ".join(self._alternatives(n))])
+        return TextTable(title.of(language), names, rows, right=[names[0], *names[2:5]])
+
+    def _about(self, language: Language) -> str:
+        said = [
+            Words(
+                f"Darker = less expected; the scale ends at {_DARKEST:.0f} nats (P = {share(math.exp(-_DARKEST))}).",
+                f"颜色越深越出乎意料；色标到 {_DARKEST:.0f} nat 为止（P = {share(math.exp(-_DARKEST))}）。",
+            )
+        ]
+        if len(self.pieces_N) and self.rank_N[0] == 0:
+            said.append(
+                Words(
+                    "The first token has no probability: nothing stands before it.",
+                    "第一个 token 没有概率：它前面什么都没有。",
+                )
+            )
+        if self.source is not None:
+            said.append(Words("Given the source text.", "以源文本为条件。"))
+        if self.scored > self.context:
+            said.append(
+                Words(
+                    f"The context holds {self.context:,} tokens: the text is read in windows that move by "
+                    f"{self.stride:,}.",
+                    f"上下文为 {self.context:,} 个 token：文本按窗口读取，每次移动 {self.stride:,} 个。",
+                )
+            )
+        if self.n_tokens > len(self.pieces_N):
+            said.append(
+                Words(
+                    f"The first {len(self.pieces_N):,} of {self.n_tokens:,} tokens.",
+                    f"共 {self.n_tokens:,} 个 token，这里是前 {len(self.pieces_N):,} 个。",
+                )
+            )
+        return ("" if language == "zh" else " ").join(one.of(language) for one in said)
+
+
+@torch.inference_mode()
+def surprise_view(subject: Subject, reading: Reading, *, top: int = 5) -> SurpriseView:
+    """−log P of each token of a reading, and the `top` tokens that were likeliest there.
+
+    Of one text, which may be longer than the context (`subject.read(text, any_length=True)`), in windows as
+    `mingyue.scoring.score` reads it, up to 20,000 tokens; the sum is that of `score`. Of a pair, the target (end mark
+    included) given the source. Raises `SettingsError` for `top` below 1, `GenerationError` for numbers that are none.
+    """
+    if top < 1:
+        raise SettingsError(f"{top} words a place cannot be shown: give at least 1")
+    context = subject.module.config.context
+    stride = max(1, context // 2)
+    n_all = len(reading.targets_T)
+    if isinstance(subject.module, DecoderOnly):
+        # With a start mark before it the first token of the text is predicted too.
+        n_kept = min(n_all, MOST_TOKENS if subject.starts_with_bos else MOST_TOKENS - 1)
+        found = _in_windows(subject.module, reading.ids_T[: n_kept + 1], reading.targets_T[:n_kept], stride, top)
+    else:
+        n_kept = n_all
+        found = _ranked(subject.logits(reading), reading.targets_T, top)
+    if bool(torch.isnan(found.truth_logprob_N).any()):
+        raise GenerationError(
+            "the model's output is not a number (NaN)",
+            advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
+        )
+    return _view(subject, reading, found, n_kept, stride)
+
+
+def _in_windows(model: DecoderOnly, ids_T: Tensor, targets_N: Tensor, stride: int, top: int) -> Ranked:
+    """Each target once, in the first window that reaches it."""
+    n_targets, vocab_size = len(targets_N), model.config.vocab_size
+    if not n_targets:
+        nothing = torch.zeros(0, vocab_size, device=ids_T.device)
+        return ranked(nothing, targets_N, top)
+    length = min(model.config.context, n_targets)
+    starts = window_starts(n_targets, model.config.context, stride)
+    n_rows = max(1, _MOST_AT_ONCE // length)
+    parts: list[Ranked] = []
+    for at in range(0, len(starts), n_rows):
+        some = starts[at : at + n_rows]
+        hidden_BTM = model.hidden(torch.stack([ids_T[start : start + length] for start, _ in some]))
+        hidden_NM = torch.cat([hidden_BTM[row, first - start :] for row, (start, first) in enumerate(some)])
+        truth_N = torch.cat([targets_N[first : start + length] for start, first in some])
+        parts += [
+            _ranked(model.output(hidden_NM[rows]), truth_N[rows], top) for rows in pieces_of(len(truth_N), vocab_size)
+        ]
+    return joined(parts)
+
+
+def _ranked(logits_NV: Tensor, truth_N: Tensor, top: int) -> Ranked:
+    return ranked(logits_NV.float().log_softmax(dim=-1), truth_N, top)
+
+
+def _view(subject: Subject, reading: Reading, found: Ranked, n_kept: int, stride: int) -> SurpriseView:
+    ids_N, logprob_N = reading.targets_T[:n_kept].cpu().numpy(), to_numpy(found.truth_logprob_N)
+    rank_N, top_ids_NK = found.truth_rank_N.cpu().numpy(), found.top_ids_NK.cpu().numpy()
+    chances_NK = to_numpy(found.top_logprobs_NK.exp())
+    total = math.fsum(logprob_N.tolist())
+    pieces = reading.target_pieces[:n_kept]
+    alone = not subject.of_pairs and not subject.starts_with_bos
+    if alone:  # the first token was read, not predicted
+        width = top_ids_NK.shape[1]
+        ids_N = np.concatenate([reading.ids_T[:1].cpu().numpy(), ids_N])
+        logprob_N = np.concatenate([np.full(1, np.nan, dtype=np.float32), logprob_N])
+        rank_N = np.concatenate([np.zeros(1, dtype=np.int64), rank_N])
+        top_ids_NK = np.concatenate([np.full((1, width), -1, dtype=np.int64), top_ids_NK])
+        chances_NK = np.concatenate([np.full((1, width), np.nan, dtype=np.float32), chances_NK])
+        pieces = (reading.pieces[0], *pieces)
+    names = {int(i): name_of(subject.tokenizer, int(i)) if i >= 0 else "" for i in np.unique(top_ids_NK)}
+    return SurpriseView(
+        pieces_N=pieces,
+        texts_N=tuple(spelled(subject.tokenizer, i) or name_of(subject.tokenizer, i) for i in ids_N.tolist()),
+        ids_N=ids_N,
+        logprob_N=logprob_N,
+        rank_N=rank_N,
+        top_ids_NK=top_ids_NK,
+        top_pieces_NK=tuple(tuple(names[index] for index in ids) for ids in top_ids_NK.tolist()),
+        top_probabilities_NK=chances_NK,
+        total=total,
+        scored=n_kept,
+        n_tokens=len(reading.targets_T) + alone,
+        context=subject.module.config.context,
+        stride=stride,
+        source=reading.source,
+    )

@@ -1,0 +1,130 @@
+"""The lens: the last row is the model itself, and every row is what its layer says."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from mingyue.errors import SettingsError
+from mingyue.inspection import ranking
+from mingyue.inspection.lens import MOST_COLUMNS, lens_view
+from mingyue.nn import Taps
+
+KINDS = [
+    {},
+    {"norm_placement": "post", "final_norm": False, "norm": "layer", "positions": "sinusoidal"},
+    {"norm_placement": "post"},
+    {"tied_output": False, "positions": "learned"},
+]
+
+
+@pytest.mark.parametrize("changes", KINDS)
+def test_the_last_row_is_what_the_model_says(lively, changes):
+    subject = lively(**changes)
+    reading = subject.read("abcabcxyz")
+    view = lens_view(subject, reading, top=4)
+    with torch.no_grad():
+        logprobs = subject.logits(reading).log_softmax(-1)
+    best = logprobs.exp().topk(4)
+    np.testing.assert_allclose(view.top_probabilities_LTK[-1], best.values.numpy(), atol=1e-5)
+    np.testing.assert_array_equal(view.top_ids_LTK[-1], best.indices.numpy())
+    truth = logprobs[:-1].gather(1, reading.targets_T[:, None])[:, 0].numpy()
+    np.testing.assert_allclose(view.truth_logprob_LT[-1, :-1], truth, atol=1e-5)
+    assert (view.divergence_LT[-1] == 0).all()
+    assert (view.divergence_LT[0] > 0.01).any()
+
+
+@pytest.mark.parametrize("changes", KINDS)
+def test_each_row_is_the_stream_of_its_layer_through_norm_and_output(lively, changes):
+    subject = lively(**changes)
+    reading = subject.read("hello")
+    view = lens_view(subject, reading)
+    assert view.places_L == ("embeddings", "blocks.0.output", "blocks.1.output")
+    taps = Taps("*")
+    with torch.no_grad():
+        final = subject.logits(reading, taps).log_softmax(-1)
+        for layer, place in enumerate(view.places_L):
+            module = subject.module
+            logprobs = module.output(module.final_norm(taps.values[place][0])).log_softmax(-1)
+            truth = reading.targets_T.tolist()
+            for t, index in enumerate(truth):
+                assert view.truth_logprob_LT[layer, t] == pytest.approx(float(logprobs[t, index]), abs=1e-5)
+                rank = sorted(logprobs[t].tolist(), reverse=True).index(float(logprobs[t, index])) + 1
+                assert view.truth_rank_LT[layer, t] == rank
+            apart = torch.nn.functional.kl_div(logprobs, final, reduction="none", log_target=True).sum(-1)
+            np.testing.assert_allclose(view.divergence_LT[layer], apart.numpy(), atol=1e-4)
+
+
+def test_the_last_position_of_a_text_is_a_prediction_without_truth(lively):
+    view = lens_view(lively(), lively().read("abc"))
+    assert view.truth_T[-1] == -1
+    assert (view.truth_rank_LT[:, -1] == 0).all()
+    assert np.isnan(view.truth_logprob_LT[:, -1]).all()
+    assert view.truth_pieces_T == ("b", "c", "")
+    grid = view.charts("en")[0]
+    assert "prediction" in grid.note
+    assert not any("what came" in line for line in grid.cells[0][-1].hover)
+    assert any("what came: c" in line for line in grid.cells[0][1].hover)
+
+
+def test_of_pairs_it_reads_the_decoder_and_knows_every_truth(lively_pairs):
+    subject = lively_pairs()
+    reading = subject.read("xyz", "abcdef")
+    view = lens_view(subject, reading)
+    assert view.places_L == ("decoder.embeddings", "decoder.blocks.0.output", "decoder.blocks.1.output")
+    assert view.truth_pieces_T == ("x", "y", "z", "<eos>")
+    with torch.no_grad():
+        logprobs = subject.logits(reading).log_softmax(-1)
+    truth = logprobs.gather(1, reading.targets_T[:, None])[:, 0].numpy()
+    np.testing.assert_allclose(view.truth_logprob_LT[-1], truth, atol=1e-5)
+    assert "prediction" not in view.charts("en")[0].note
+
+
+def test_large_vocabularies_are_taken_in_pieces_with_the_same_result(lively, monkeypatch):
+    subject = lively()
+    reading = subject.read("abcabcxyz")
+    whole = lens_view(subject, reading).to_dict()
+    monkeypatch.setattr(ranking, "MOST_LOGITS", 2 * subject.module.config.vocab_size)
+    pieces = lens_view(subject, reading).to_dict()
+    assert pieces["top_pieces_LTK"] == whole["top_pieces_LTK"]
+    np.testing.assert_allclose(pieces["divergence_LT"], whole["divergence_LT"], atol=1e-5)
+
+
+def test_a_text_of_one_token_has_words_and_no_course(lively):
+    view = lens_view(lively(), lively().read("a"))
+    assert len(view.charts("en")) == 1
+    assert view.tables("en")[0].rows[0][1] == "–"
+    json.dumps(view.to_dict(), allow_nan=False)
+
+
+def test_long_texts_are_drawn_within_a_cap_that_is_said(lively):
+    subject = lively(context=MOST_COLUMNS + 40)
+    view = lens_view(subject, subject.read("ab" * (MOST_COLUMNS // 2 + 10)))
+    grid = view.charts("en")[0]
+    assert len(grid.column_labels) == MOST_COLUMNS
+    assert f"last {MOST_COLUMNS} of {MOST_COLUMNS + 20}" in grid.note
+    assert len(view.tables("zh")[1].rows) == 16
+
+
+def test_fewer_than_one_word_is_refused_and_more_than_there_are_is_all(lively):
+    subject = lively()
+    with pytest.raises(SettingsError, match="at least 1"):
+        lens_view(subject, subject.read("abc"), top=0)
+    view = lens_view(subject, subject.read("abc"), top=100_000)
+    np.testing.assert_allclose(view.top_probabilities_LTK.sum(-1), 1.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_charts_tables_and_dict(lively, language):
+    view = lens_view(lively(), lively().read("abcd"))
+    grid, rank, logprob, apart = view.charts(language)
+    assert grid.cells[2][1].text == view.top_pieces_LTK[2][1][0]
+    assert rank.rows[0]["rank"] == pytest.approx(view.truth_rank_LT[0, :3].mean())
+    assert logprob.rows[2]["logprob"] == pytest.approx(view.truth_logprob_LT[2, :3].mean(), abs=1e-6)
+    assert apart.rows[2]["kl"] == 0
+    assert len(view.tables(language)[1].rows) == 4
+    found = json.loads(json.dumps(view.to_dict(), allow_nan=False))
+    assert np.array(found["top_probabilities_LTK"]).shape == (3, 4, 5)
