@@ -1,0 +1,149 @@
+"""What a forward pass really does: every operation with its shape, its module, and the line of our code that asked.
+
+PyTorch shows its operations to a `TorchFunctionMode` while that is entered; nothing of it is left in a pass that is
+not recorded. Names of taps are matched to the operations that made their values.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from mingyue.nn import Taps
+
+_PACKAGE = Path(__file__).parents[1]
+_SELF = str(Path(__file__))
+
+
+@dataclass(eq=False)
+class Operation:
+    """One operation."""
+
+    name: str
+    """As PyTorch calls it: linear, view, matmul, softmax, …"""
+    shape: tuple[int, ...]
+    """Of its result."""
+    input_shape: tuple[int, ...]
+    """Of its first tensor; () without one."""
+    flops: int
+    """Of a matrix product (a multiply-add is 2); 0 for all else."""
+    size: float
+    """Root mean square of the finite numbers of the result; not a number for integers and booleans."""
+    module: str
+    """Path of the innermost module at work, as in `named_modules`; "" for the model itself and around it."""
+    function: str
+    """The function of ours that asked for it, with its class."""
+    source: str
+    """The file of that function, from the package on."""
+    line: int
+    moves: bool
+    """Whether numbers were written: not, where the result is another view of the first tensor."""
+    tap: str = ""
+    """Under which name the result can be looked at and edited (`mingyue.nn.taps`)."""
+
+
+class Recorder(TorchFunctionMode):
+    """Enter it around a forward pass of `model`, and hand `taps` to that; `operations` then holds what was done."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        self.taps = Taps("*")
+        self.taps.values = _Named(self)
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._results: list[weakref.ref[Tensor]] = []
+
+    def __torch_function__(
+        self,
+        func: Any,  # noqa: ANN401
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self._keep(getattr(func, "__name__", str(func)).strip("_"), args, result)
+        return result
+
+    def name(self, tap: str, value: Tensor) -> None:
+        """A value was shown to the taps: the latest operation that made it gets the name."""
+        for operation, result in zip(reversed(self.operations), reversed(self._results), strict=True):
+            if result() is value:
+                operation.tap = operation.tap or tap  # where a norm is absent, a value has two names
+                return
+
+    def _keep(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
+        frame = sys._getframe(2)
+        source = _ours(frame)
+        if source is None:
+            return
+        first = args[0] if args and isinstance(args[0], Tensor) else None
+        self.operations.append(
+            Operation(
+                name=name,
+                shape=tuple(result.shape),
+                input_shape=() if first is None else tuple(first.shape),
+                flops=_flops(name, args, result),
+                size=_size(result),
+                module=self._module(frame),
+                function=source.f_code.co_qualname,
+                source=Path(source.f_code.co_filename).relative_to(_PACKAGE.parent).as_posix(),
+                line=source.f_lineno,
+                moves=first is None or _storage(first) != _storage(result),
+            )
+        )
+        self._results.append(weakref.ref(result))
+
+    def _module(self, frame: FrameType | None) -> str:
+        while frame is not None:
+            path = self._paths.get(id(frame.f_locals.get("self")))
+            if path is not None:
+                return path
+            frame = frame.f_back
+        return ""
+
+
+class _Named(dict[str, Tensor]):
+    """Keeps no value: passes on which name it has."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self._recorder.name(name, value)
+
+
+def _ours(frame: FrameType | None) -> FrameType | None:
+    """The innermost function of this package (but for the recorder itself)."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path != _SELF and Path(path).is_relative_to(_PACKAGE):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _storage(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
+def _flops(name: str, args: tuple[Any, ...], result: Tensor) -> int:
+    if name in ("linear", "matmul"):
+        return 2 * result.numel() * int(args[0].shape[-1])
+    return 0
+
+
+def _size(result: Tensor) -> float:
+    if not result.is_floating_point() or not result.numel():
+        return float("nan")
+    finite = result[result.isfinite()].double()
+    return float(finite.square().mean().sqrt()) if finite.numel() else float("nan")

@@ -1,0 +1,281 @@
+"""Every step from ids to loss: its name, shape, parameters, arithmetic, formula, and the line that does it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mingyue.config import EncoderDecoderConfig, ModelConfig
+from mingyue.inspection import trace_shown
+from mingyue.inspection.charts import Chart
+from mingyue.inspection.recording import Operation, Recorder
+from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.trace_steps import INPUT, Rule, kind_of, rule_of
+from mingyue.inspection.view import View
+from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.models import TiedOutput, Transformer
+from mingyue.models.sizes import computed_cells
+from mingyue.text import Tokenizer
+from mingyue.training.loss import loss_of_logits
+
+_ACTIVATIONS = {"relu": "max(0, u)", "gelu": "gelu(u)", "silu": "u · sigmoid(u)", "mul": "max(0, u)²"}
+_RESHAPING = ("view", "transpose", "flatten")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the pass."""
+
+    name: Words
+    module: str
+    """Path of the module that does it, as in `named_modules`; "" around the model."""
+    symbols: tuple[str, ...]
+    """Its shape in the letters of `mingyue.nn`: B, T, S, M, H, G, D, F, V; N = tokens predicted."""
+    shape: tuple[int, ...]
+    parameters: int
+    """Of the module, where it is used for the first time: a shared table counts once."""
+    flops: int
+    """Of its matrix product (a multiply-add is 2); 0 for all else."""
+    formula: str
+    """[view]: the same numbers seen in another shape; [copy]: they are written anew."""
+    source: str
+    """File, from the package on."""
+    line: int
+    part: str
+    """As in `sizes(config).parts()`, for adding up; "residual", "text" and "loss" have neither weights nor products."""
+    flow: int = 0
+    """Which of the eight shapes of multi-head attention it shows, from 1; 0 = none."""
+    tap: str = ""
+    """The name under which it can be looked at and edited; "" = none."""
+    size: float | None = None
+    """Root mean square of its numbers; None where it has none."""
+
+
+@dataclass(frozen=True, eq=False)
+class TraceView(View):
+    """All steps in the order in which they run."""
+
+    title = Words("Every step from ids to loss", "从 id 到损失的每一步")
+
+    text: str
+    steps: tuple[Step, ...]
+    legend: dict[str, int]
+    """The size of each letter here."""
+    loss: float | None
+    """Nats per token; None where nothing is known to follow."""
+    source: str | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Of all steps: those of the model."""
+        return sum(step.parameters for step in self.steps)
+
+    @property
+    def flops(self) -> int:
+        """Of all steps: those of `sizes(config).forward_flops(…, dense=True)` for this text."""
+        return sum(step.flops for step in self.steps)
+
+    def by_part(self) -> dict[str, tuple[int, int]]:
+        """(parameters, FLOPs) by part, in the order of the pass."""
+        parts = dict.fromkeys(step.part for step in self.steps)
+        return {
+            part: (
+                sum(step.parameters for step in self.steps if step.part == part),
+                sum(step.flops for step in self.steps if step.part == part),
+            )
+            for part in parts
+        }
+
+    def charts(self, language: Language = "en") -> list[Chart]:
+        """Parameters and arithmetic by part."""
+        return trace_shown.charts(self, language)
+
+    def tables(self, language: Language = "en") -> list[TextTable]:
+        """Steps with shapes and costs, steps with formulas and lines, sums; blocks after the first in one row each."""
+        return trace_shown.tables(self, language)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All steps, with the sums."""
+        return {
+            "text": self.text,
+            "source": self.source,
+            "legend": self.legend,
+            "steps": [asdict(step) for step in self.steps],
+            "parameters": self.parameters,
+            "flops": self.flops,
+            "by_part": {part: list(pair) for part, pair in self.by_part().items()},
+            "loss": self.loss,
+        }
+
+
+@torch.inference_mode()
+def trace_view(subject: Subject, reading: Reading) -> TraceView:
+    """Run the model over a reading and note every step: what you see is read from the code while it runs.
+
+    Attention is written out (scores and weights exist), as wherever weights are shown; the fused kernel does the same
+    without them. In a sliding window its products are counted over the keys that the kernel computes.
+    """
+    module = subject.module
+    recorder = Recorder(module)
+    with recorder:
+        logits_TV = subject.logits(reading, recorder.taps)
+        n_known = len(reading.targets_T)
+        loss = text_loss(logits_TV[None, :n_known], reading.targets_T[None]) if n_known else None
+    tracer = _Tracer(module, reading)
+    steps = [*_ids(subject, reading), *tracer.steps(recorder.operations)]
+    return TraceView(
+        text=reading.text,
+        steps=tuple(steps),
+        legend=tracer.legend,
+        loss=None if loss is None else float(loss),
+        source=reading.source,
+    )
+
+
+def text_loss(logits_BNV: Tensor, targets_BN: Tensor) -> Tensor:
+    """Mean −log P of targets, from the sum that training minimises."""
+    logprobs_BNV = logits_BNV.float().log_softmax(dim=-1)
+    surprise_BN = -logprobs_BNV.gather(-1, targets_BN[..., None])[..., 0]
+    return loss_of_logits(logits_BNV.flatten(0, 1), targets_BN.flatten()).nats / surprise_BN.numel()
+
+
+def _ids(subject: Subject, reading: Reading) -> list[Step]:
+    """Where a pass begins: the tokenizers' work, which is not arithmetic on tensors."""
+    source = inspect.getsourcefile(Tokenizer.encode) or ""
+    where = "mingyue" + source.rpartition("mingyue")[2].replace("\\", "/")
+    line = inspect.getsourcelines(Tokenizer.encode)[1]
+    step = Step(
+        name=Words("text to ids", "文本变成 id"), module="", symbols=("B", "T"), shape=(1, len(reading.ids_T)),
+        parameters=0, flops=0, formula="ids = encode(text)", source=where, line=line, part="text",
+    )  # fmt: skip
+    if reading.source_ids_S is None:
+        return [step]
+    name = Words("source text to ids", "源文本变成 id")
+    return [replace(step, name=name, symbols=("B", "S"), shape=(1, len(reading.source_ids_S))), step]
+
+
+class _Tracer:
+    """From operations to steps, for one model and one reading."""
+
+    def __init__(self, module: Transformer, reading: Reading) -> None:
+        config = self.config = module.config
+        self.of_pairs = isinstance(config, EncoderDecoderConfig)
+        self.shares_table = isinstance(config, EncoderDecoderConfig) and config.source_vocab_size is None
+        self.window = config.window if isinstance(config, ModelConfig) else None
+        self.modules = dict(module.named_modules())
+        n_source = 0 if reading.source_ids_S is None else len(reading.source_ids_S)
+        self.legend = {"B": 1, "T": len(reading.ids_T)}
+        self.legend |= {"S": n_source} if self.of_pairs else {}
+        self.legend |= {
+            "M": config.d_model, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head, "F": config.d_ff,
+            "V": config.vocab_size, "N": len(reading.targets_T),
+        }  # fmt: skip
+        self._counted: set[int] = set()
+
+    def steps(self, operations: list[Operation]) -> list[Step]:
+        """The steps among the operations, in order."""
+        seen: Counter[tuple[str, str, str]] = Counter()
+        found: list[Step] = []
+        for operation in operations:
+            key = (operation.module, operation.function, operation.name)
+            count, seen[key] = seen[key], seen[key] + 1
+            rule = rule_of(operation, count)
+            if rule is None or self._idle(operation):
+                continue
+            if kind_of(operation.module) == "attention.qkv":
+                found.append(self._input(operation))
+            found.append(self._step(operation, rule, count))
+        return found
+
+    def _idle(self, operation: Operation) -> bool:
+        """A step that does nothing in this model: no heads share their keys."""
+        return operation.name == "repeat_interleave" and self.config.n_heads == self.config.n_kv_heads
+
+    def _input(self, operation: Operation) -> Step:
+        read = replace(operation, shape=operation.input_shape, flops=0, size=float("nan"), tap="")
+        return replace(self._step(read, INPUT, 0, weigh=False), module=operation.module.rpartition(".")[0])
+
+    def _step(self, operation: Operation, rule: Rule, count: int, *, weigh: bool = True) -> Step:
+        symbols = tuple(self._symbol(one, operation, count) for one in ("B", *rule.symbols.split()))
+        if kind_of(operation.module) == "feedforward.inner" and self.config.feedforward == "swiglu":
+            symbols = (*symbols[:-1], "2F")
+        flops = operation.flops
+        if self.window is not None and operation.name == "matmul":
+            n_tokens = self.legend["T"]
+            flops = flops // n_tokens**2 * computed_cells(n_tokens, self.window)
+        return Step(
+            name=rule.name,
+            module=operation.module,
+            symbols=symbols if operation.shape else (),
+            shape=operation.shape,
+            parameters=self._parameters(operation.module) if weigh else 0,
+            flops=flops,
+            formula=self._formula(operation, rule),
+            source=operation.source,
+            line=operation.line,
+            part=self._part(operation),
+            flow=rule.flow,
+            tap=operation.tap,
+            size=operation.size if math.isfinite(operation.size) else None,
+        )
+
+    def _symbol(self, symbol: str, operation: Operation, count: int) -> str:
+        """Q and K are positions of the source or of the target, as it depends on who asks whom."""
+        if symbol not in ("Q", "K"):
+            return symbol
+        module = operation.module
+        if not self.of_pairs:
+            return "T"
+        if module.startswith("encoder.") or module == "source_embedding":
+            return "S"
+        if symbol == "K" and ".cross_attention" in module:
+            return "S"
+        # The source is embedded first: with the table of both sides, or scaled by the model itself.
+        shared = self.shares_table if module == "embedding" else module == ""
+        return "S" if shared and count == 0 and operation.name in ("embedding", "mul") else "T"
+
+    def _formula(self, operation: Operation, rule: Rule) -> str:
+        kind, formula = kind_of(operation.module), rule.formula
+        module = self.modules.get(operation.module)
+        if kind == "feedforward" and operation.name in _ACTIVATIONS and "activation" in formula:
+            return f"h = {_ACTIVATIONS[operation.name]}"
+        if isinstance(module, TiedOutput):
+            formula = formula.replace("W", "E")
+        if operation.name in _RESHAPING:
+            return f"{formula} [{'copy' if operation.moves else 'view'}]".strip()
+        if operation.name == "linear" and getattr(module, "bias", None) is None:
+            return re.sub(r" \+ b\S*$", "", formula)
+        return formula
+
+    def _parameters(self, path: str) -> int:
+        if not path or path in ("encoder", "decoder"):
+            return 0
+        weights = self.modules[path].parameters(recurse=False)
+        new = [weight for weight in weights if id(weight) not in self._counted]
+        self._counted.update(map(id, new))
+        return sum(weight.numel() for weight in new)
+
+    def _part(self, operation: Operation) -> str:
+        """As `sizes(config).parts()` names it."""
+        kind, function = kind_of(operation.module), operation.function
+        stack = operation.module.partition(".")[0]
+        prefix = f"{stack} " if stack in ("encoder", "decoder") else ""
+        if function in ("text_loss", "loss_of_logits"):
+            return "loss"
+        if kind in ("embedding", "model"):
+            return "embedding"
+        if kind == "block":
+            return "residual"
+        if kind.endswith("_norm") and "." not in kind:
+            return "norms"
+        head = kind.partition(".")[0]
+        if head in ("attention", "feedforward"):
+            return prefix + head
+        return {"cross_attention": "cross-attention", "source_embedding": "source embedding"}.get(head, head)
