@@ -34,7 +34,10 @@ def to_bytes(values: NDArray[np.floating[Any]], low: float, high: float) -> NDAr
 def colour(value: float | None, low: float, high: float) -> tuple[str, str]:
     """(background, text) of a value as `#rrggbb`; of None a grey."""
     if value is None or not np.isfinite(value):
-        return NOTHING, "#222222"
-    red, green, blue = (int(part) for part in table()[int(to_bytes(np.array([value]), low, high)[0])])
-    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
-    return f"#{red:02x}{green:02x}{blue:02x}", "#ffffff" if dark else "#222222"
+        return NOTHING, "#000000"
+    channels = table()[int(to_bytes(np.array([value]), low, high)[0])]
+    red, green, blue = (int(channel) for channel in channels)
+    linear = np.where(channels <= 10, channels / 3294.6, ((channels / 255 + 0.055) / 1.055) ** 2.4)
+    # Relative luminance as WCAG 2 has it; at 0.179 black and white stand out alike.
+    dark = float(linear @ [0.2126, 0.7152, 0.0722]) < 0.179
+    return f"#{red:02x}{green:02x}{blue:02x}", "#ffffff" if dark else "#000000"

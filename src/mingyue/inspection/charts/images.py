@@ -6,6 +6,7 @@ import base64
 import io
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from mingyue.inspection.charts.matrices import MatrixChart
 
 Array = NDArray[np.floating[Any]]
-_CLICK = Words(
-    "Click a map to enlarge it; move over it for the values.", "点按小图可放大，在大图上移动指针可看到数值。"
-)
 
 
 def ends(values: Array, low: float | None, high: float | None, *, diverging: bool) -> tuple[float, float]:
@@ -55,9 +53,13 @@ def note_of_size(note: str, shape: Sequence[int], side: int, language: Language)
 
 def as_lists(values: Array) -> Any:  # noqa: ANN401
     """Nested lists of numbers with six digits; what is not finite is None."""
-    if values.ndim > 1:
+    finite = np.isfinite(values)
+    if not finite.all() and values.ndim > 1:
         return [as_lists(part) for part in values]
-    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]
+    known = np.where(finite & (values != 0), values, 1.0).astype(np.float64)
+    scale = 10.0 ** np.clip(5 - np.floor(np.log10(np.abs(known))), -300, 300)
+    rounded: list[Any] = np.where(finite, np.rint(np.where(finite, values, 0.0) * scale) / scale, np.nan).tolist()
+    return rounded if finite.all() else [None if math.isnan(value) else value for value in rounded]
 
 
 def shrunk(values: Array, side: int) -> Array:
@@ -120,7 +122,6 @@ def grid_fragment(chart: MatrixGrid) -> str:
     }
     return (
         f'<figure class="chart"><figcaption>{escape(chart.title)}</figcaption>'
-        f'<p class="note">{escape(_CLICK.of(chart.language))}</p>'
         f'<div class="matrix-grid">{json_block(data)}</div>{note_of(chart)}</figure>'
     )
 

@@ -39,7 +39,7 @@ class Plot(Chart):
             "title": self.title,
             "note": self.note,
             "columns": {"x": self.x, "y": self.y, "series": self.series},
-            "data": [dict(row) for row in self.rows],
+            "data": [{column: vega.plain(value) for column, value in row.items()} for row in self.rows],
         }
 
 

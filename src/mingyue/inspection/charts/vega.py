@@ -163,7 +163,7 @@ def _rows(chart: Plot) -> list[dict[str, Any]]:
     names = {"x": chart.x, "y": chart.y, "s": chart.series}
     names |= {"lo": getattr(chart, "low", None), "hi": getattr(chart, "high", None)}
     names |= {"label": getattr(chart, "label", None)}
-    rows = [{short: _plain(row[column]) for short, column in names.items() if column is not None} for row in chart.rows]
+    rows = [{short: plain(row[column]) for short, column in names.items() if column is not None} for row in chart.rows]
     if chart.log_y:
         sizes = [row[name] for row in rows for name in ("y", "lo", "hi") if _positive(row.get(name))]
         least = min(sizes, default=1.0)
@@ -179,7 +179,7 @@ def _rows(chart: Plot) -> list[dict[str, Any]]:
     return rows
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def plain(value: Any) -> Any:  # noqa: ANN401
     """A value as JSON has it: numbers of numpy as Python's, what is not finite as null."""
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -192,7 +192,7 @@ def _positive(value: object) -> bool:
 def _range(chart: Plot) -> tuple[float, float]:
     """Least and greatest of what stands on the y axis; on a logarithmic one, of what is above zero."""
     columns = [chart.y, getattr(chart, "low", None), getattr(chart, "high", None)]
-    values = [_plain(row[column]) for row in chart.rows for column in columns if column is not None]
+    values = [plain(row[column]) for row in chart.rows for column in columns if column is not None]
     values += [value for value, _ in getattr(chart, "rules", ())]
     shown = [value for value in values if value is not None and (value > 0 or not chart.log_y)]
     return (float(min(shown)), float(max(shown))) if shown else (0.1, 1.0)
@@ -214,8 +214,8 @@ def _log_ticks(least: float, greatest: float) -> list[float]:
 
 
 def _numeric(values: Sequence[object]) -> bool:
-    plain = [_plain(value) for value in values]
-    return all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in plain)
+    numbers = (int, float, type(None))
+    return all(isinstance(plain(value), numbers) and not isinstance(value, bool) for value in values)
 
 
 def _series(chart: Plot) -> list[str]:
@@ -227,12 +227,12 @@ def _x(alt: Any, chart: Plot, log: bool, zero: bool = False) -> Any:  # noqa: AN
     title = chart.x_title or None
     if not _numeric(values):
         return alt.X("x:N", title=title, sort=None, axis=alt.Axis(labelAngle=0))
-    shown = sorted({_plain(value) for value in values if _positive(_plain(value))})
+    shown = sorted({plain(value) for value in values if _positive(plain(value))})
     if log:
         axis = alt.Axis(values=shown, grid=False) if len(shown) <= _MANY else alt.Axis(grid=False)
         return alt.X("x:Q", title=title, scale=alt.Scale(type="log", nice=False), axis=axis)
     whole = len(shown) <= _MANY and all(isinstance(value, int) for value in shown)
-    axis = alt.Axis(grid=False, values=sorted({_plain(value) for value in values})) if whole else alt.Axis(grid=False)
+    axis = alt.Axis(grid=False, values=sorted({plain(value) for value in values})) if whole else alt.Axis(grid=False)
     padding = 12 if zero or len(set(values)) > 1 else 0
     return alt.X("x:Q", title=title, scale=alt.Scale(zero=zero, nice=False, padding=padding), axis=axis)
 

@@ -184,7 +184,10 @@ function drawGrid(place, grid) {
   const around = document.createElement("div");
   around.className = "scroll";
   around.append(table);
-  place.append(around, large);
+  const chinese = (place.closest("[lang]") || document.documentElement).lang.startsWith("zh");
+  const hint = textElement("p", chinese ? "点按小图可放大，在大图上移动指针可看到数值。" : "Click a map to enlarge it; move over it for the values.");
+  hint.className = "note";
+  place.append(hint, around, large);
 }
 
 function textElement(name, text) {

@@ -1,0 +1,340 @@
+"""Charts say what they were given: specs that Vega-Lite takes, bytes that stand for values, text that stays text."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mingyue.errors import MissingExtraError, SettingsError
+from mingyue.inspection import TextTable, Words
+from mingyue.inspection.charts import (
+    TextMark,
+    bar_chart,
+    colours,
+    drawing,
+    images,
+    lettering,
+    line_chart,
+    matrix_chart,
+    matrix_grid,
+    scatter_chart,
+    text_chart,
+    word_grid,
+    write_charts,
+)
+from mingyue.inspection.view import View
+
+EVIL = "<script>alert(1)</script>"
+ROWS = [
+    {"d.k": d, "v[0]": d**p, "low": 0.9 * d**p, "high": 1.1 * d**p, "how": f"p = {p}"} for p in (0.5, 1) for d in (4, 8)
+]
+
+
+def line(**changes):
+    given = {"x": "d.k", "y": "v[0]", "series": "how", "low": "low", "high": "high", "rules": [(2, "chance")]} | changes
+    return line_chart("Lines", ROWS, **given)
+
+
+def all_kinds():
+    maps = np.linspace(0, 1, 2 * 3 * 2 * 2).reshape(2, 3, 2, 2)
+    mark = TextMark(EVIL, 0.5, [EVIL])
+    yield line()
+    yield bar_chart("Bars", ROWS, x="how", y="v[0]", low="low", high="high", log_y=True)
+    yield scatter_chart("Points", ROWS, x="d.k", y="v[0]", label="how", series="how")
+    yield matrix_chart(EVIL, maps[0, 0], row_labels=[EVIL, "b"], column_labels=["a", EVIL])
+    yield matrix_grid(
+        "Grid", maps, row_titles=["0", "1"], column_titles=[EVIL, "1", "2"], row_labels=["a", "b"], column_labels="ab"
+    )
+    yield text_chart("Text", [mark, TextMark("\n"), TextMark("月")], low=0, high=1, legend=EVIL)
+    yield word_grid("Words", [[mark, mark]], row_labels=[EVIL], column_labels=["a", "b"], low=0, high=1)
+
+
+KINDS = ["line", "bar", "scatter", "matrix", "matrix_grid", "text", "word_grid"]
+
+
+def marks_of(spec):
+    """Kinds of marks anywhere in a spec."""
+    if isinstance(spec, dict):
+        mark = spec.get("mark")
+        found = {mark["type"] if isinstance(mark, dict) else mark} if mark else set()
+        return found.union(*map(marks_of, spec.values()))
+    return set().union(*map(marks_of, spec)) if isinstance(spec, list) else set()
+
+
+@pytest.mark.parametrize(("kind", "chart"), list(zip(KINDS, all_kinds(), strict=True)), ids=KINDS)
+def test_every_chart_gives_a_spec_a_fragment_and_json(kind, chart):
+    spec, told = chart.spec(), chart.to_dict()
+    assert json.loads(json.dumps(spec, allow_nan=False))["title"]["text"]
+    assert json.loads(json.dumps(told, allow_nan=False))["kind"] == kind
+    assert told["title"] == chart.title
+    assert "<figure" in chart.html()
+
+
+@pytest.mark.parametrize("chart", list(all_kinds()), ids=KINDS)
+def test_a_token_that_looks_like_markup_stays_text(chart):
+    fragment = chart.html()
+    assert "<script>" not in fragment, "only our own data blocks, which have a type, may be scripts"
+    for block in re.findall(r'<script type="application/json">(.*?)</script>', fragment, re.DOTALL):
+        assert "<" not in block
+        json.loads(block)
+    assert fragment.count("<script") == fragment.count("</script")
+
+
+# --- lines, bars, points ---------------------------------------------------------------------------------------------
+
+
+def test_a_line_chart_has_a_band_its_lines_and_a_dashed_rule():
+    spec = line().spec()
+    assert {"area", "line", "circle", "rule", "text"} <= marks_of(spec)
+    assert spec["data"]["values"][0] == {"x": 4, "y": 2.0, "s": "p = 0.5", "lo": 1.8, "hi": 2.2}
+    assert not [layer for layer in spec["layer"][:3] if "data" in layer], "data of a layer would hide the rows"
+
+
+def test_lines_without_intervals_have_no_band():
+    assert "area" not in marks_of(line(low=None, high=None).spec())
+
+
+def test_bars_keep_the_order_of_rows_and_have_error_bars():
+    rows = [{"n": name, "v": 1, "a": 0.5, "b": 2} for name in ("zebra", "ant", "cow")]
+    spec = bar_chart("", rows, x="n", y="v", low="a", high="b").spec()
+    assert all(layer["encoding"]["x"]["sort"] is None for layer in spec["layer"])
+    assert [row["x"] for row in spec["data"]["values"]] == ["zebra", "ant", "cow"]
+    assert {"bar", "rule", "tick"} <= marks_of(spec)
+
+
+def test_what_a_logarithmic_axis_cannot_show_is_left_out_and_bands_end_above_zero():
+    rows = [{"x": 0, "y": 1.0, "l": 1, "h": 2}, {"x": 1, "y": 0.0, "l": 1, "h": 2}, {"x": 2, "y": 3.0, "l": -1, "h": 4}]
+    values = line_chart("", rows, x="x", y="y", low="l", high="h", log_x=True, log_y=True).spec()["data"]["values"]
+    assert [(row["x"], row["y"], row["lo"]) for row in values] == [(1, None, 1), (2, 3.0, 1)]
+
+
+def test_numbers_of_numpy_and_those_that_are_not_finite_become_json():
+    rows = [{"x": np.int64(1), "y": np.float32(0.5)}, {"x": 2, "y": float("nan")}, {"x": 3, "y": float("inf")}]
+    values = line_chart("", rows, x="x", y="y").spec()["data"]["values"]
+    assert [row["y"] for row in values] == [0.5, None, None]
+    assert json.dumps(line_chart("", rows, x="x", y="y").to_dict(), allow_nan=False)
+
+
+def test_a_column_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match=r"row 0 of the chart has no column 'nothing'; it has d\.k"):
+        line(y="nothing")
+
+
+def test_many_series_have_colours_of_their_own():
+    rows = [{"x": x, "y": x * s, "s": s} for s in range(12) for x in (1, 2)]
+    legend = line_chart("", rows, x="x", y="y", series="s").spec()["layer"][0]["encoding"]["color"]
+    assert len(legend["scale"]["domain"]) == 12
+
+
+# --- matrices --------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_of_a_matrix_stand_for_its_values():
+    values = np.array([[0.0, 0.25], [0.5, 1.0]])
+    block = re.search(r"json\">(.*?)</script>", matrix_chart("", values, row_labels="ab", column_labels="cd").html())
+    assert block
+    data = json.loads(block[1])
+    cells = np.frombuffer(base64.b64decode(data["data"]), np.uint8).reshape(2, 2)
+    shown = data["low"] + cells / 255 * (data["high"] - data["low"])
+    assert np.abs(shown - values).max() <= 0.5 / 255
+
+
+def test_a_large_matrix_is_averaged_down_and_its_note_says_so():
+    values = np.random.default_rng(0).random((1024, 520))
+    labels = [str(i) for i in range(1024)]
+    chart = matrix_chart("", values, row_labels=labels, column_labels=labels[:520], note="As measured.")
+    assert chart.note == (
+        "As measured. Drawn with 512 × 512 cells, each the mean of its part of the 1024 × 520 values."
+    )
+    drawn = images.shrunk(values, 512)
+    assert drawn.shape == (512, 512)
+    assert drawn[0, 0] == pytest.approx(values[:2, :1].mean())
+    assert drawn[:, -1].mean() == pytest.approx(values[:, 518:].mean(), abs=1e-12)
+    assert images.shrunk_labels(labels, 512)[:2] == ["0 … 1", "2 … 3"]
+    zh = matrix_chart("", values, row_labels=labels, column_labels=labels[:520], language="zh")
+    assert "1024 × 520" in zh.note and "平均" in zh.note
+    assert np.array(chart.to_dict()["data"]).shape == (1024, 520), "numbers for programs are whole"
+
+
+def test_a_grid_that_would_be_a_heavy_page_is_averaged_further():
+    maps = np.zeros((16, 16, 140, 140), dtype=np.float16)
+    names = [str(i) for i in range(140)]
+    chart = matrix_grid(
+        "", maps, row_titles=names[:16], column_titles=names[:16], row_labels=names, column_labels=names
+    )
+    assert chart.side == 128
+    assert len(chart.html()) < 6 << 20
+    assert "128 × 128" in chart.note
+
+
+def test_a_diverging_scale_has_zero_in_its_middle():
+    chart = matrix_chart("", np.array([[-3.0, 1.0]]), row_labels="a", column_labels="bc", diverging=True)
+    assert (chart.low, chart.high) == (-3.0, 3.0)
+    assert colours.table(diverging=True)[127:129].min() >= 250
+
+
+def test_labels_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"shape \(2, 2\) with 3 row labels"):
+        matrix_chart("", np.zeros((2, 2)), row_labels="abc", column_labels="ab")
+
+
+def test_the_colour_scale_falls_in_lightness_all_along_so_that_every_eye_reads_it():
+    lightness = colours.table().astype(float) @ [0.299, 0.587, 0.114]
+    assert (np.diff(lightness) <= 0).all() and lightness[0] == pytest.approx(255) and lightness[-1] < 60
+
+
+def test_text_on_a_colour_has_contrast():
+    for value in np.linspace(0, 1, 21):
+        background, text = colours.colour(value, 0, 1)
+        channels = [np.array([int(c[i : i + 2], 16) for i in (1, 3, 5)]) / 255 for c in (background, text)]
+        linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+                  for c in channels]  # fmt: skip
+        assert (max(linear) + 0.05) / (min(linear) + 0.05) >= 4.5
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def pixels(png: bytes) -> np.ndarray:
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), dtype=int)
+
+
+def test_all_kinds_are_drawn_below_one_another(tmp_path):
+    charts = list(all_kinds())
+    assert write_charts(tmp_path / "all.png", charts, title="All") == []
+    picture = pixels((tmp_path / "all.png").read_bytes())
+    assert picture.shape[0] > 2000, "seven charts, at two pixels a point"
+    blue = colours.SERIES[0]
+    wanted = [int(blue[i : i + 2], 16) for i in (1, 3, 5)]
+    assert (np.abs(picture - wanted).max(axis=2) < 3).sum() > 100, "the first line is there"
+
+
+def test_a_picture_as_svg_has_its_words(tmp_path):
+    chart = matrix_chart("Cosine", np.eye(2), row_labels=["one", EVIL], column_labels=["three", "four"])
+    write_charts(tmp_path / "one.svg", [chart], title="One")
+    drawn = (tmp_path / "one.svg").read_text("utf-8")
+    assert all(word in drawn for word in ("Cosine", "one", "three", "data:image/png"))
+    assert "<script" not in drawn
+
+
+def test_tables_are_drawn_where_there_is_no_chart():
+    table = TextTable("Steps", ["name", "size"], [["weights", "1,024"]] * 3, right=["size"])
+    drawn = drawing.svg(drawing.stacked([], [table]))
+    assert "weights" in drawn and "Steps" in drawn
+
+
+def test_json_has_charts_and_tables(tmp_path):
+    write_charts(tmp_path / "all.json", [line()], title="T", tables=[TextTable("n", ["a"], [["1"]])])
+    told = json.loads((tmp_path / "all.json").read_text("utf-8"))
+    assert told["charts"][0]["data"] == ROWS
+    assert told["tables"][0]["rows"] == [["1"]]
+
+
+@pytest.mark.parametrize("name", ["chart.pdf", "chart", "chart.png.bak"])
+def test_another_suffix_names_the_four(tmp_path, name):
+    with pytest.raises(SettingsError, match=r"\.html, \.png, \.svg, \.json"):
+        write_charts(tmp_path / name, [line()], title="T")
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(SettingsError, match="could not be written"):
+        write_charts(tmp_path / "file" / "chart.json", [line()], title="T")
+
+
+def test_chinese_is_drawn_with_glyphs_of_its_own():
+    if lettering.chinese_font() is None:
+        pytest.skip("no font with Chinese characters is installed here")
+    one, other = (
+        drawing.png(drawing.stacked([text_chart("", [TextMark(sign)], low=0, high=1)])) for sign in ("明", "月")
+    )
+    assert (pixels(one) != pixels(other)).any(), "boxes in place of glyphs would all be the same"
+
+
+def test_a_missing_chinese_font_is_told_only_where_it_matters(monkeypatch):
+    monkeypatch.setattr(drawing, "chinese_font", lambda: None)
+    assert "fonts-noto-cjk" in drawing.notes_on_fonts(line(x_title="宽度").spec())[0]
+    assert drawing.notes_on_fonts(line().spec()) == []
+
+
+# --- the extra -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "act"),
+    [
+        ("altair", lambda: line().spec()),
+        ("PIL", lambda: matrix_chart("", np.eye(2), row_labels="ab", column_labels="ab").spec()),
+        ("vl_convert", lambda: drawing.png({"mark": "bar"})),
+    ],
+)
+def test_a_missing_package_is_named_with_the_extra_that_has_it(monkeypatch, module, act):
+    drawing._converter.cache_clear()
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r"mingyue\[plot\]"):
+        act()
+
+
+def test_importing_charts_needs_nothing_of_the_extra():
+    folder = Path(drawing.__file__).parent
+    for path in folder.glob("*.py"):
+        tops = [
+            node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        assert not [ast.unparse(node) for node in tops if re.search("altair|vl_convert|PIL", ast.unparse(node))]
+
+
+# --- lettering -------------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_broken_at_spaces_or_between_chinese_characters():
+    assert lettering.wrapped("one two three", 8) == ["one two", "three"]
+    assert lettering.wrapped("床前明月光疑是地上霜", 10) == ["床前明月光", "疑是地上霜"]
+    assert lettering.wrapped("", 8) == []
+    assert " ".join(lettering.wrapped("a b c d e f", 3)) == "a b c d e f"
+
+
+def test_long_labels_are_cut_to_their_columns():
+    assert lettering.shortened("abcdef", 4) == "abc…"
+    assert lettering.width_of(lettering.shortened("床前明月光", 6)) <= 6
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+
+class Small(View):
+    title = Words("Small", "小")
+
+    def charts(self, language="en"):
+        return [matrix_chart(self.title.of(language), np.eye(2), row_labels="ab", column_labels="ab")]
+
+    def tables(self, language="en"):
+        return [TextTable(self.title.of(language), ["a"], [["1"]])]
+
+    def to_dict(self):
+        return {"weights_TS": [[1.0, 0.0], [0.0, 1.0]]}
+
+
+def test_a_view_saves_its_page_and_its_arrays_and_shows_itself_in_a_notebook(tmp_path):
+    view = Small()
+    view.save(tmp_path / "view.json", "zh")
+    assert json.loads((tmp_path / "view.json").read_text("utf-8")) == {"title": "小", **view.to_dict()}
+    view.save(tmp_path / "view.html")
+    assert "Small" in (tmp_path / "view.html").read_text("utf-8")
+    frame = view._repr_html_()
+    assert frame.startswith("<iframe srcdoc=") and "<script" not in frame
+
+
+def test_numbers_for_programs_have_six_digits():
+    given = np.array([[0.123456789, -1234567.0], [0.0, 1e-30], [np.nan, np.inf]])
+    assert images.as_lists(given) == [[0.123457, -1234570.0], [0.0, 1e-30], [None, None]]

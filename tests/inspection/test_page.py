@@ -1,0 +1,191 @@
+"""A page is one file that reaches for nothing, in one or two languages, and works in a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mingyue.errors import SettingsError
+from mingyue.inspection import TextTable, Words
+from mingyue.inspection.charts import (
+    Section,
+    TextMark,
+    line_chart,
+    matrix_chart,
+    matrix_grid,
+    text_chart,
+    word_grid,
+    write_charts,
+    write_page,
+)
+from mingyue.inspection.charts import page as page_module
+
+EVIL = "</script><script>alert(1)</script><img src=https://example.org/x>"
+TABLE = TextTable(EVIL, ["name", "value"], [[EVIL, "1.5"]], right=["value"], note="a note")
+
+
+def charts(title="one"):
+    maps = np.tril(np.ones((2, 2, 3, 3)))
+    names = ["a", EVIL, "月"]
+    return [
+        matrix_grid(
+            title, maps, row_titles=["0", "1"], column_titles=["0", "1"], row_labels=names, column_labels=names
+        ),
+        matrix_chart(title, maps[0, 0], row_labels=names, column_labels=names, row_title=EVIL),
+        text_chart(title, [TextMark(EVIL, 0.5, [EVIL])], low=0, high=1),
+        word_grid(title, [[TextMark(EVIL, 0.5, [EVIL])]], row_labels=[EVIL], column_labels=["a"], low=0, high=1),
+    ]
+
+
+def lines():
+    return line_chart(EVIL, [{"x": 1, "y": 2, "s": EVIL}, {"x": 2, "y": 3, "s": "b"}], x="x", y="y", series="s")
+
+
+def sections(*more):
+    return [
+        Section(
+            Words("Maps & words", "图与词"), {"en": ["Prose `x < y`.", *charts()], "zh": ["文字。", *charts("一")]}
+        ),
+        Section(Words("Table", "表"), {"en": [TABLE], "zh": [TABLE]}, anchor="table"),
+        Section(Words("More", "其他"), {"en": list(more), "zh": list(more)}),
+    ]
+
+
+class Reader(HTMLParser):
+    """What a browser would see: elements with attributes, text outside scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.text += data
+
+    def ids(self):
+        return [attributes["id"] for _, attributes in self.elements if "id" in attributes]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    write_page(path, title=Words("A page", "一页"), sections=sections(), languages=["en", "zh"], intro={"en": "Hello."})
+    return path.read_text("utf-8")
+
+
+def test_a_page_loads_nothing(written):
+    page = Reader(written)
+    assert not [(tag, a) for tag, a in page.elements if tag in ("link", "img", "iframe", "object", "embed", "source")]
+    assert not [a for _, a in page.elements for name in ("src", "srcset", "data", "poster", "action") if name in a]
+    targets = [a["href"] or "" for _, a in page.elements if "href" in a]
+    assert targets and all(target.startswith("#") and target[1:] in page.ids() for target in targets)
+    ours = "".join(page_module.asset(name) for name in ("matrix.js", "page.js", "page.css"))
+    assert not re.search(r"fetch|XMLHttp|import\s*\(|importScripts|WebSocket|sendBeacon|https?:|url\(|@import", ours)
+
+
+def test_a_browser_is_told_to_load_nothing_even_if_a_script_tried(written):
+    policies = [a["content"] for tag, a in Reader(written).elements if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policies and "default-src 'none'" in (policies[0] or "")
+    assert "http" not in (policies[0] or "") and "*" not in (policies[0] or "")
+
+
+def test_text_that_looks_like_markup_stays_text(written):
+    page = Reader(written)
+    assert EVIL in page.text
+    assert not [script for script in page.scripts if "alert(1)" in script and "\\u003c" not in script]
+    assert page.text.count("Prose x < y.") == 1
+
+
+def test_both_languages_are_there_with_their_own_anchors(written):
+    page = Reader(written)
+    mains = [a for tag, a in page.elements if tag == "main"]
+    assert [a["lang"] for a in mains] == ["en", "zh-Hans"]
+    assert "hidden" not in mains[0] and "hidden" in mains[1]
+    assert len(set(page.ids())) == len(page.ids())
+    assert {"en-table", "zh-table", "en-0", "zh-0"} <= set(page.ids())
+    assert [a["data-to"] for tag, a in page.elements if "data-to" in a] == ["en", "zh"]
+    assert "目录" in page.text and "Contents" in page.text
+
+
+def test_one_language_has_no_switch(tmp_path):
+    write_page(tmp_path / "p.html", title=Words("A", "甲"), sections=sections(), languages=["zh"])
+    page = Reader((tmp_path / "p.html").read_text("utf-8"))
+    assert not [a for _, a in page.elements if "data-to" in a]
+    assert "图与词" in page.text and "Maps" not in page.text
+
+
+def test_numbers_stand_at_the_right(written):
+    cells = [a for tag, a in Reader(written).elements if tag == "td" and a.get("class") == "number"]
+    assert len(cells) == 2, "one cell of one column, in both languages"
+
+
+def test_the_vega_scripts_are_there_once_and_only_where_a_chart_needs_them(written, tmp_path):
+    assert len(written) < 60_000
+    write_page(tmp_path / "p.html", title=Words("A", "甲"), sections=sections(lines(), lines()), languages=["en", "zh"])
+    page = Reader((tmp_path / "p.html").read_text("utf-8"))
+    assert len([script for script in page.scripts if len(script) > 400_000]) == 1
+    assert not [script for script in page.scripts if "alert(1)" in script and "\\u003c" not in script]
+
+
+def test_a_page_is_written_whole_or_refused(tmp_path):
+    with pytest.raises(SettingsError, match="could not be written"):
+        write_page(tmp_path, title=Words("A", "甲"), sections=sections(), languages=["en"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_charts_alone_make_a_page_with_their_tables(tmp_path):
+    write_charts(tmp_path / "p.html", charts(), title="View", tables=[TABLE], language="zh")
+    page = Reader((tmp_path / "p.html").read_text("utf-8"))
+    assert page.elements[0][1]["lang"] == "zh-Hans" and "View" in page.text
+
+
+def test_styles_and_scripts_are_part_of_the_package():
+    root = Path(__file__).resolve().parents[2]
+    settings = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+    assert settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/mingyue"]
+    ignored = (root / ".gitignore").read_text("utf-8")
+    assert not re.search(r"\.(js|css)|assets", ignored), "hatchling leaves out what git ignores"
+    assert all(page_module.asset(name) for name in ("matrix.js", "page.js", "page.css"))
+
+
+@pytest.mark.slow
+def test_a_browser_draws_the_page_without_a_network(tmp_path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium here")
+    write_page(tmp_path / "p.html", title=Words("A", "甲"), sections=sections(lines()), languages=["en", "zh"])
+    quiet = ("gpu", "quic", "background-networking", "component-update", "sync")
+    switches = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in quiet)]
+    switches += ["--virtual-time-budget=5000", "--window-size=1000,4000", "--dump-dom"]
+    found = subprocess.run(
+        [browser, *switches, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "p.html").as_uri()],
+        capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    seen = Reader(found.stdout.decode("utf-8"))
+    kinds = [tag for tag, _ in seen.elements]
+    assert kinds.count("canvas") == 5, "four thumbnails and a matrix, in the language that is shown"
+    assert "Click a map" in seen.text
+    assert any(tag == "svg" for tag in kinds), "the line chart"
+    assert not [a for tag, a in seen.elements if tag == "img"]
