@@ -57,9 +57,12 @@ def counts(results: Sequence[Result]) -> Words:
 
 def number_text(number: Number) -> str:
     """`0.998 [0.991, 1.005] nats`; without brackets where there is no chance in it."""
-    text = _digits(number.value)
-    if number.low < number.value or number.high > number.value:
-        text += f" [{_digits(number.low)}, {_digits(number.high)}]"
+    text, ends = _digits(number.value), (_digits(number.low), _digits(number.high))
+    width = max(number.high - number.value, number.value - number.low)
+    if ends != (text, text):
+        text += f" [{ends[0]}, {ends[1]}]"
+    elif width > 0:  # too narrow for the digits that are shown
+        text += f" ± {width:.1g}"
     return f"{text} {number.unit}".rstrip()
 
 

@@ -34,7 +34,7 @@ Logits = Callable[[DecoderOnly, Tensor], Tensor]
 def measure(trial: Trial) -> Measurement:
     """Sum of P over all strings of each length, for models trained with and without the mask."""
     length = trial.pick(4, 6, 7)
-    steps = trial.pick(60, 200, 300)
+    steps = trial.pick(40, 200, 300)
     chosen = seeds(trial, 2, 5, 10)
     totals: dict[str, list[list[float]]] = {arm: [] for arm in _ARMS}
     untrained: list[float] = []

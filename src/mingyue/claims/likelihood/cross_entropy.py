@@ -52,8 +52,8 @@ def measure(trial: Trial) -> Measurement:
         found["residual"].append(_apart(log_gradient, residual_NV))
         found["training"].append(_of_training(x_NM, model.embedding.weight.detach(), targets_N, log_loss, log_gradient))
         soft_NV = (1 - SMOOTHING) * one_hot_NV + SMOOTHING / _VOCABULARY
-        smooth, _ = _with_gradient(logits_NV, lambda z, y=soft_NV: -(y * z.log_softmax(-1)).sum())
-        smoothed.append(abs(smooth - log_loss) / abs(log_loss))
+        _, smooth_NV = _with_gradient(logits_NV, lambda z, y=soft_NV: -(y * z.log_softmax(-1)).sum())
+        smoothed.append(_apart(smooth_NV, log_gradient))
         if not points:
             points = [
                 {"residual": float(r), "gradient": float(g), "target": int(y)}
@@ -109,11 +109,11 @@ def judge(numbers: Numbers) -> Finding:
             f"Losses differ by {value['value']:.1g} of their size, gradients by {value['gradient']:.1g}; the gradient "
             f"at "
             f"the logits is ŷ − y to {value['residual']:.1g}; the loss of training agrees to {value['training']:.1g}. "
-            f"With targets that are not one-hot (label smoothing {SMOOTHING:g}) the two differ by "
+            f"With targets that are not one-hot (label smoothing {SMOOTHING:g}) the gradients differ by "
             f"{value['smoothed']:.1%}.",
             f"两种损失相对相差 {value['value']:.1g}，梯度相差 {value['gradient']:.1g}；logit 处的梯度就是 ŷ − y"
             f"（误差 {value['residual']:.1g}）；训练所用的损失与之相差 {value['training']:.1g}。"
-            f"目标不是 one-hot 时（标签平滑 {SMOOTHING:g}），两者相差 {value['smoothed']:.1%}。",
+            f"目标不是 one-hot 时（标签平滑 {SMOOTHING:g}），梯度相差 {value['smoothed']:.1%}。",
         ),
     )
 
@@ -157,10 +157,10 @@ CLAIM = Claim(
     prediction=Words(
         f"−log P(target) and −Σ y log ŷ are equal to {EQUAL:g} in value and in gradient, the gradient at the logits "
         f"is ŷ − y, "
-        "and the loss that training uses is the same. With targets that are not one-hot they differ.",
+        "and the loss that training uses is the same. With targets that are not one-hot the gradients differ.",
         f"−log P(目标) 与 −Σ y log ŷ 的值和梯度都相等（误差 {EQUAL:g}），logit 处的梯度是 ŷ − y，"
         f"训练所用的损失也与之相同。"
-        "目标不是 one-hot 时，两者不等。",
+        "目标不是 one-hot 时，梯度不等。",
     ),
     method=Words(
         "The logits of a small model on random texts. Each loss is written out as its formula, and differentiated by "
@@ -170,5 +170,8 @@ CLAIM = Claim(
     measure=measure,
     judge=judge,
     draw=draw,
-    labels={**_WAYS, "smoothed": Words("with label smoothing: relative difference", "标签平滑时的相对差")},
+    labels={
+        **_WAYS,
+        "smoothed": Words("with label smoothing: gradient, relative difference", "标签平滑时梯度的相对差"),
+    },
 )
