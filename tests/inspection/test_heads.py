@@ -13,10 +13,12 @@ import torch.nn.functional as F
 from mingyue.errors import GenerationError
 from mingyue.inspection import heads as heads_module
 from mingyue.inspection.ablation import ablate_heads
+from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.heads import heads_view
 from mingyue.inspection.interventions import edited_logits, switch_off
+from mingyue.inspection.labels import PartHeads
 from mingyue.inspection.parts import attention_part, attention_parts
-from mingyue.inspection.patterns import Probe, masks, random_probe, score_patterns
+from mingyue.inspection.patterns import Probe, Scores, masks, random_probe, score_patterns
 from mingyue.nn import Taps
 
 
@@ -26,8 +28,9 @@ def known_view(known):
 
 
 def test_heads_made_by_hand_get_their_labels_and_idle_ones_are_mixed(known_view):
-    scores = known_view.part("self").scores
-    assert scores.labels_LH == (
+    part = known_view.part("self")
+    scores = part.scores["random"]
+    assert part.labels_LH == (
         ("previous", "itself", "first", "mixed"),
         ("induction", "earlier", "mixed", "mixed"),
     )
@@ -39,12 +42,13 @@ def test_heads_made_by_hand_get_their_labels_and_idle_ones_are_mixed(known_view)
 
 
 def test_a_label_takes_the_threshold_that_is_stated(known_view):
-    scores = known_view.part("self").scores
+    part = known_view.part("self")
+    scores = part.scores["random"]
     np.testing.assert_allclose(scores.thresholds_P, scores.uniform_P + 0.4 * (1 - scores.uniform_P))
     for layer, head in np.ndindex(2, 4):
-        best = scores.best_LH[layer, head]
-        earned = scores.scores_LHP[layer, head, best] >= scores.thresholds_P[best]
-        assert earned == (scores.labels_LH[layer][head] != "mixed")
+        best = part.best(layer, head)
+        assert best.threshold == scores.thresholds_P[scores.patterns.index(best.pattern)]
+        assert best.earned == (best.score >= best.threshold) == (part.label(layer, head) != "mixed")
 
 
 def test_switching_off_costs_what_a_head_is_worth(known, known_view):
@@ -62,7 +66,8 @@ def test_switching_off_costs_what_a_head_is_worth(known, known_view):
 def test_pairs_get_labels_in_all_three_kinds_of_attention(known_pairs):
     pairs = [("abcdefgh", "ijklmnop"), ("qrstuvwxyz", "jihgfedcba")]
     view = heads_view(known_pairs, probes=[(source, target) for source, target in pairs])
-    labels = {part.part: part.scores.labels_LH for part in view.parts}
+    labels = {part.part: part.labels_LH for part in view.parts}
+    assert set(view.part("cross").scores) == {"texts"}, "alignment is not looked for in noise"
     assert labels["encoder"] == (("next", "end", "mixed", "mixed"),)
     assert labels["decoder"] == (("previous", "first", "mixed", "mixed"),)
     assert labels["cross"] == (("diagonal", "end", "mixed", "mixed"),)
@@ -73,7 +78,7 @@ def test_pairs_without_texts_are_labelled_but_no_loss_is_claimed(known_pairs):
     assert view.loss is None
     assert all(part.zero_LH is None for part in view.parts)
     assert "No pair of texts was given" in view.tables()[0].note
-    assert "loss if 0" not in view.tables()[0].columns
+    assert "Δ loss, off" not in view.tables()[0].columns
     assert len(view.charts()) == 3
 
 
@@ -83,26 +88,28 @@ def test_uniform_attention_scores_what_is_called_uniform(lively, changes):
     with torch.no_grad():
         for block in subject.module.every_block():
             block.attention.qkv.weight.zero_()
-    scores = heads_view(subject).part("self").scores
-    np.testing.assert_allclose(scores.scores_LHP, np.broadcast_to(scores.uniform_P, scores.scores_LHP.shape), atol=1e-6)
-    assert {label for row in scores.labels_LH for label in row} == {"mixed"}
+    part = heads_view(subject, probes=["abcdefabcdef" * 2]).part("self")
+    for scores in part.scores.values():
+        expected_LHP = np.broadcast_to(scores.uniform_P, scores.scores_LHP.shape)
+        np.testing.assert_allclose(scores.scores_LHP, expected_LHP, atol=1e-6)
+    assert {label for row in part.labels_LH for label in row} == {"mixed"}
+    assert len(part.scores) == 2
 
 
 def test_probes_are_random_tokens_written_twice_by_the_seed(lively, lively_pairs):
     subject = lively(starts_with_bos=True)
     probe = random_probe(subject, 3)
-    n = probe.period
-    assert n == 15
+    n = 15  # of a context of 32, with the start mark
     assert probe.ids_BT.shape == (8, 31)
     assert (probe.ids_BT[:, 0] == subject.tokenizer.bos_id).all()
-    torch.testing.assert_close(probe.ids_BT[:, 1 : n + 1], probe.ids_BT[:, n + 1 :])
+    np.testing.assert_allclose(probe.ids_BT[:, 1 : n + 1], probe.ids_BT[:, n + 1 :])
     assert all(len(set(row.tolist())) == n for row in probe.ids_BT[:, 1 : n + 1])
-    torch.testing.assert_close(random_probe(subject, 3).ids_BT, probe.ids_BT)
+    np.testing.assert_allclose(random_probe(subject, 3).ids_BT, probe.ids_BT)
     assert not torch.equal(random_probe(subject, 4).ids_BT, probe.ids_BT)
     spelled = {subject.tokenizer.token_text(int(token)) for token in probe.ids_BT[:, 1:].flatten()}
     assert spelled <= set("abcdefghijklmnopqrstuvwxyz"), "no marks, no parts of characters"
     first_counted = probe.targets_BT[:, probe.counted_from]
-    torch.testing.assert_close(first_counted, probe.ids_BT[:, 2], msg="the second token of the second writing")
+    np.testing.assert_allclose(first_counted, probe.ids_BT[:, 2], err_msg="the second token of the second writing")
     pairs = random_probe(lively_pairs(), 3)
     assert pairs.source_ids_BS is not None
     assert (pairs.source_ids_BS[:, -1] == subject.tokenizer.eos_id).all()
@@ -117,39 +124,82 @@ def test_a_model_too_small_for_probes_says_so_with_its_numbers(lively):
 
 def test_masks_name_the_key_that_each_pattern_means(lively):
     (part,) = attention_parts(lively())
-    found = {name: mask.nonzero().tolist() for name, mask in masks(part, 8, 8, 4).items()}
-    assert found["earlier"] == [[t, t - 4] for t in (5, 6, 7)], "of token 4 the earlier occurrence is the first token"
+    ids_1T = torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8]])
+    found = {name: mask[0].nonzero().tolist() for name, mask in masks(part, ids_1T, ids_1T).items()}
+    # Of token 4 the earlier occurrence is the first token, of token 1 the previous one is: neither counts.
+    assert found["earlier"] == [[t, t - 4] for t in (5, 6, 7)]
     assert found["induction"] == [[t, t - 3] for t in (4, 5, 6, 7)]
-    assert found["previous"] == [[t, t - 1] for t in range(2, 8)], "of token 1 the previous is the first token"
+    assert found["previous"] == [[t, t - 1] for t in range(2, 8)]
     assert found["itself"] == [[t, t] for t in range(1, 8)]
     assert found["first"] == [[t, 0] for t in (2, 3, 5, 6, 7)]
 
 
+def test_a_token_written_three_times_has_all_its_earlier_occurrences(lively):
+    (part,) = attention_parts(lively())
+    ids_1T = torch.tensor([[9, 5, 6, 7, 5, 7, 6, 5]])
+    found = {name: mask[0].nonzero().tolist() for name, mask in masks(part, ids_1T, ids_1T).items()}
+    assert found["earlier"] == [[4, 1], [5, 3], [6, 2], [7, 1], [7, 4]]
+    assert found["induction"] == [[4, 2], [6, 3], [7, 2], [7, 5]], "after 5's occurrence comes its previous token"
+    assert [5, 4] not in found["previous"]
+
+
+def test_in_an_encoder_occurrences_stand_on_both_sides_and_the_end_mark_follows_none(lively_pairs):
+    part = attention_part(lively_pairs(), "encoder")
+    ids_1T = torch.tensor([[5, 6, 7, 5, 6, 7, 2]])
+    found = {name: mask[0].nonzero().tolist() for name, mask in masks(part, ids_1T, ids_1T).items()}
+    assert found["other"] == [[0, 3], [1, 4], [2, 5], [4, 1], [5, 2]], "that of token 3 is the first token"
+    assert found["induction"] == [[0, 4], [1, 5], [3, 1], [4, 2], [5, 3]], "token 5 is followed by the end mark"
+    assert found["next"] == [[t, t + 1] for t in range(5)]
+    assert found["end"] == [[t, 6] for t in range(6)]
+
+
 def test_no_key_counts_for_two_patterns_and_no_query_without_a_choice_counts(lively, lively_pairs):
+    generator = torch.Generator().manual_seed(0)
     for subject in (lively(), lively(window=5), lively_pairs()):
         for part in attention_parts(subject):
-            n_queries = 9
-            n_keys = 9 if part.name != "cross" else 12
-            stacked_PTS = torch.stack(list(masks(part, n_queries, n_keys, 4).values()))
-            assert int(stacked_PTS.sum(0).max()) == 1
-            allowed_TS = part.allowed(n_queries, n_keys)
-            assert not bool((stacked_PTS & ~allowed_TS).any())
-            assert not bool(stacked_PTS[:, allowed_TS.sum(-1) < 2].any())
+            keys_BS = torch.randint(3, 8, (4, 9), generator=generator)
+            queries_BT = torch.randint(3, 8, (4, 6), generator=generator) if part.name == "cross" else keys_BS
+            stacked_PBTS = torch.stack(list(masks(part, queries_BT, keys_BS).values()))
+            assert int(stacked_PBTS.sum(0).max()) == 1
+            allowed_TS = part.allowed(queries_BT.shape[1], 9)
+            assert not bool((stacked_PBTS & ~allowed_TS).any())
+            assert not bool(stacked_PBTS[:, :, allowed_TS.sum(-1) < 2].any())
 
 
 def test_scores_of_several_texts_weigh_every_query_alike(lively_pairs):
     subject = lively_pairs()
     part = attention_part(subject, "cross")
-    probes = [
-        Probe(reading.ids_T[None], reading.targets_T[None], reading.source_ids_S[None])
-        for reading in (subject.read("abcdefg", "hijklmno"), subject.read("xyzw", "klmnopqrst"))
-    ]
+    readings = [subject.read("abcdefghijklm", "hijklmnopq"), subject.read("xyzwabcdef", "klmnopqrstuvw")]
+    probes = [Probe(reading.ids_T[None], reading.targets_T[None], reading.source_ids_S[None]) for reading in readings]
     each = [score_patterns(subject, part, [probe]) for probe in probes]
     both = score_patterns(subject, part, probes)
-    counts = [masks(part, *probe_shape, None)["end"].any(-1).sum().item() for probe_shape in ((8, 9), (5, 11))]
     end = both.patterns.index("end")
+    counts = [int(masks(part, *probe.sides(part))["end"].any(-1).sum()) for probe in probes]
     expected = sum(count * one.scores_LHP[..., end] for count, one in zip(counts, each, strict=True)) / sum(counts)
     np.testing.assert_allclose(both.scores_LHP[..., end], expected, atol=1e-6)
+
+
+def test_what_hardly_occurs_is_not_measured(lively):
+    subject = lively()
+    part = heads_view(subject, probes=["abcdefghijkl"]).part("self")
+    scores = part.scores["texts"]
+    unmeasured = {name for name, value in zip(scores.patterns, scores.scores_LHP[0, 0], strict=True) if np.isnan(value)}
+    assert unmeasured == {"earlier", "induction"}
+    json.dumps(to_lists(scores.scores_LHP), allow_nan=False)
+
+
+def test_a_label_is_earned_where_the_head_is_furthest_above_uniform():
+    def scores(*values):
+        uniform_P = np.array([0.1, 0.2])
+        return Scores(("first", "previous"), np.array([[values]]), uniform_P, uniform_P + 0.4 * (1 - uniform_P))
+
+    part = PartHeads("self", {"random": scores(0.3, 0.5), "texts": scores(0.1, 0.7)}, None, None)
+    best = part.best(0, 0)
+    assert (best.pattern, best.measured_on, best.score, best.earned) == ("previous", "texts", 0.7, True)
+    assert part.best(0, 0).threshold == pytest.approx(0.52)
+    weak = PartHeads("self", {"random": scores(0.3, 0.5), "texts": scores(np.nan, np.nan)}, None, None)
+    assert weak.best(0, 0).measured_on == "random"
+    assert weak.labels_LH == (("mixed",),)
 
 
 @pytest.mark.parametrize("part_name", ["self", "encoder", "decoder", "cross"])

@@ -102,14 +102,14 @@ def _block_note(part: PartWeights, language: Language) -> str:
     return Words(
         f"{queries:,} × {keys:,} tokens are shown as {len(part.rows)} × {len(part.columns)} blocks: mean over the "
         "queries of a block, sum over its keys.",
-        f"{queries:,} × {keys:,} 个词元合并为 {len(part.rows)} × {len(part.columns)} 块：块内对查询取平均，对键求和。",
+        f"{queries:,} × {keys:,} 个 token 合并为 {len(part.rows)} × {len(part.columns)} 块：块内查询取平均，键求和。",
     ).of(language)
 
 
 def _grid(part: PartWeights, language: Language) -> Chart:
     note = Words(
         "A row is a token asking, a column a token looked at; each row sums to 1. Layers and heads are counted from 0.",
-        "一行是发问的词元，一列是被看的词元；每行之和为 1。层和头从 0 数起。",
+        "一行是发问的 token，一列是被看的 token；每行之和为 1。层和头从 0 数起。",
     )
     return matrix_grid(
         PART_NAMES[part.part].of(language),
@@ -137,8 +137,8 @@ def _map(part: PartWeights, language: Language) -> Chart:
         part.weights_LHTS[0, 0],
         row_labels=part.rows,
         column_labels=part.columns,
-        row_title=Words("token asking (query)", "发问的词元（查询）").of(language),
-        column_title=Words("token looked at (key)", "被看的词元（键）").of(language),
+        row_title=Words("token asking (query)", "发问的 token（查询）").of(language),
+        column_title=Words("token looked at (key)", "被看的 token（键）").of(language),
         low=0.0,
         note=_block_note(part, language),
         language=language,
@@ -153,7 +153,7 @@ def _heads_table(part: PartWeights, language: Language) -> TextTable:
     numbers = {
         Words("mean distance", "平均距离"): ("distance_LH", 1),
         Words("entropy, bits", "熵（比特）"): ("entropy_LH", 2),
-        Words("on first token", "首词元占比"): ("first_LH", 2),
+        Words("on first token", "首 token 占比"): ("first_LH", 2),
         Words("on end mark", "结束标记占比"): ("end_LH", 2),
     }
     shown = {name: how for name, how in numbers.items() if not np.isnan(getattr(part.statistics, how[0])).all()}
@@ -209,7 +209,7 @@ def _top_table(part: PartWeights, language: Language) -> TextTable:
         top = [key for key in np.argsort(-weights_S, kind="stable")[:3] if weights_S[key] > 0]
         cells = [f"{part.columns[key]} ({key}) {weights_S[key]:.2f}" for key in top]
         rows.append([str(place), part.rows[place], *cells, *[""] * (3 - len(cells))])
-    place, token = Words("place", "位置").of(language), Words("token", "词元").of(language)
+    place, token = Words("place", "位置").of(language), Words("token", "token").of(language)
     columns = [place, token, *(Words(f"looks at, {n}.", f"所看第 {n}").of(language) for n in (1, 2, 3))]
     notes = [Words("In brackets the place, counted from 0.", "括号内为位置，从 0 数起。").of(language)]
     notes.append(_block_note(part, language))

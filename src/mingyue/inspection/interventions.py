@@ -163,7 +163,7 @@ class PatchingView(View):
                 row_labels=self.places,
                 column_labels=self._labels(),
                 row_title=Words("place", "位置名").of(language),
-                column_title=Words("token", "词元").of(language),
+                column_title=Words("token", "token").of(language),
                 diverging=True,
                 note=self._note(language),
                 language=language,
@@ -190,7 +190,7 @@ class PatchingView(View):
         columns = [
             Words("place", "位置名").of(language),
             Words("position", "第几个").of(language),
-            Words("token", "词元").of(language),
+            Words("token", "token").of(language),
             Words("logit difference", "logit 差").of(language),
             Words("recovered", "恢复").of(language),
         ]

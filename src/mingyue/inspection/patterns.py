@@ -1,18 +1,19 @@
 """What a head may be doing: patterns of looking, and how much of its weight a head gives to each on probe texts.
 
-The probes are random tokens of the model's own vocabulary, drawn once and repeated: nothing but position and repetition
-tells a head where to look. Tokens of a probe differ, so each has exactly one other occurrence (Olsson et al. 2022,
-"In-context Learning and Induction Heads", measure induction on such sequences).
+On random tokens of the model's own vocabulary, drawn once and written twice, nothing but position and repetition tells
+a head where to look (Olsson et al. 2022, "In-context Learning and Induction Heads", measure induction so). Texts of
+people are what the model was trained for: a head may do there what it does not do on noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,20 +28,22 @@ from mingyue.text.spec import FIRST_LEARNED
 Pattern = Literal["previous", "next", "itself", "earlier", "other", "first", "end", "induction", "diagonal", "mixed"]
 
 PATTERN_NAMES: Mapping[Pattern, Words] = {
-    "previous": Words("previous token", "前一个词元"),
-    "next": Words("next token", "后一个词元"),
-    "itself": Words("same token: itself", "同一词元：自身"),
-    "earlier": Words("same token: its earlier occurrence", "同一词元：先前那次出现"),
-    "other": Words("same token: its other occurrence", "同一词元：另一次出现"),
-    "first": Words("first token", "首词元"),
+    "previous": Words("previous token", "前一个 token"),
+    "next": Words("next token", "后一个 token"),
+    "itself": Words("same token: itself", "同一 token：自身"),
+    "earlier": Words("same token: its earlier occurrence", "同一 token：先前那次出现"),
+    "other": Words("same token: its other occurrence", "同一 token：另一次出现"),
+    "first": Words("first token", "首 token"),
     "end": Words("end mark", "结束标记"),
-    "induction": Words("induction: what followed the earlier occurrence", "归纳：先前那次出现之后的词元"),
+    "induction": Words("induction: what followed the earlier occurrence", "归纳：先前那次出现之后的 token"),
     "diagonal": Words("alignment: the same place of the source", "对齐：源文的对应位置"),
     "mixed": Words("mixed", "混合"),
 }
 
 EARNED = 0.4
 """A label is earned by a score this far above that of uniform attention, on the way from there to 1."""
+FEWEST_QUERIES = 8
+"""A pattern is measured where so many queries count for it."""
 PROBE_ROWS = 8
 MOST_RANDOM_TOKENS = 24
 """Tokens of a random sequence before it is repeated."""
@@ -60,13 +63,18 @@ class Probe:
     source_ids_BS: Tensor | None = None
     counted_from: int = 0
     """The first place whose prediction counts for the loss."""
-    period: int | None = None
-    """Tokens of a random sequence that is repeated; None for texts of people."""
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
         """What the model's forward takes."""
         return (self.ids_BT,) if self.source_ids_BS is None else (self.source_ids_BS, self.ids_BT)
+
+    def sides(self, part: AttentionPart) -> tuple[Tensor, Tensor]:
+        """The ids that ask and those that are looked at, (queries_BT, keys_BS)."""
+        source_BS = self.ids_BT if self.source_ids_BS is None else self.source_ids_BS
+        return {"encoder": (source_BS, source_BS), "cross": (self.ids_BT, source_BS)}.get(
+            part.name, (self.ids_BT, self.ids_BT)
+        )
 
 
 def random_probe(subject: Subject, seed: int) -> Probe:
@@ -95,10 +103,10 @@ def random_probe(subject: Subject, seed: int) -> Probe:
     )
     if subject.of_pairs:
         ids_BT, (source_BS,) = torch.cat([starts, twice_BT], dim=1), sources
-        return Probe(ids_BT, ids_BT[:, 1:], torch.cat([source_BS, ends], dim=1), period + 1, period)
+        return Probe(ids_BT, ids_BT[:, 1:], torch.cat([source_BS, ends], dim=1), period + 1)
     ids_BT = torch.cat([starts, twice_BT], dim=1) if subject.starts_with_bos else twice_BT
     # The first token of the second copy cannot be foreseen; what comes after it can, by whoever looks back.
-    return Probe(ids_BT, ids_BT[:, 1:], None, period + int(subject.starts_with_bos), period)
+    return Probe(ids_BT, ids_BT[:, 1:], None, period + int(subject.starts_with_bos))
 
 
 def _end(subject: Subject) -> int:
@@ -122,44 +130,38 @@ def _twice(table: Tensor, period: int, generator: torch.Generator) -> Tensor:
     return torch.cat([once_BT, once_BT], dim=1)
 
 
-def masks(part: AttentionPart, n_queries: int, n_keys: int, period: int | None) -> dict[Pattern, Tensor]:
-    """By pattern mask_TS: the keys of each query that count for it. Empty rows do not count.
+def masks(part: AttentionPart, queries_BT: Tensor, keys_BS: Tensor) -> dict[Pattern, Tensor]:
+    """By pattern mask_BTS: the keys of each query that count for it, from the ids on both sides.
 
-    A query with one key only has no choice, and where two patterns mean the same key it speaks for neither: such rows
-    are left empty. `period` is that of a repeated sequence, which ends the text but for the end mark of a source.
+    A query with one key has no choice, and where two patterns mean one key it speaks for neither: such rows are empty.
     """
-    found = _cross_masks(n_queries, n_keys) if part.name == "cross" else _self_masks(part, n_queries, period)
+    n_rows, n_queries = queries_BT.shape
+    n_keys = keys_BS.shape[1]
+    found = _cross_masks(n_queries, n_keys) if part.name == "cross" else _self_masks(part, keys_BS)
     allowed_TS = part.allowed(n_queries, n_keys)
-    stacked_PTS = torch.stack(list(found.values())) & allowed_TS & (allowed_TS.sum(-1, keepdim=True) > 1)
-    shared_TS = stacked_PTS.sum(0) > 1
-    clear_PT = ~(stacked_PTS & shared_TS).any(-1)
-    return dict(zip(found, stacked_PTS & clear_PT[..., None], strict=True))
+    stacked_PBTS = torch.stack([mask.expand(n_rows, -1, -1) for mask in found.values()])
+    stacked_PBTS = stacked_PBTS & allowed_TS & (allowed_TS.sum(-1, keepdim=True) > 1)
+    shared_BTS = stacked_PBTS.sum(0) > 1
+    clear_PBT = ~(stacked_PBTS & shared_BTS).any(-1)
+    return dict(zip(found, stacked_PBTS & clear_PBT[..., None], strict=True))
 
 
-def _self_masks(part: AttentionPart, n_tokens: int, period: int | None) -> dict[Pattern, Tensor]:
-    place_T = torch.arange(n_tokens)
-    bidirectional = not part.causal
-    last = n_tokens - 1 if bidirectional else n_tokens  # where the random tokens end: a source has an end mark
+def _self_masks(part: AttentionPart, ids_BT: Tensor) -> dict[Pattern, Tensor]:
+    n_tokens = ids_BT.shape[1]
+    step_TS = torch.arange(n_tokens) - torch.arange(n_tokens)[:, None]  # from the query to the key
+    key_S = torch.arange(n_tokens)
+    same_BTS = (ids_BT[:, :, None] == ids_BT[:, None]) & (step_TS != 0)
+    after_BTS = F.pad(same_BTS[:, :, :-1], (1, 0))  # the key stands after an occurrence
     found: dict[Pattern, Tensor] = {
-        "first": _one_hot(torch.where(place_T > 0, 0, -1), n_tokens),
-        "previous": _one_hot(place_T - 1, n_tokens),
-        "itself": _one_hot(place_T, n_tokens),
+        "first": (key_S == 0).expand(n_tokens, -1),
+        "previous": step_TS == -1,
+        "itself": step_TS == 0,
     }
-    if bidirectional:
-        found["next"] = _one_hot(torch.where(place_T + 1 < last, place_T + 1, -1), n_tokens)
-        found["end"] = _one_hot(torch.full_like(place_T, last), n_tokens)
-    if period is not None:
-        begin, again = last - 2 * period, last - period
-        second_T, first_T = (place_T >= again) & (place_T < last), (place_T >= begin) & (place_T < again)
-        if bidirectional:
-            other_T = torch.where(second_T, place_T - period, torch.where(first_T, place_T + period, -1))
-            after_T = torch.where((other_T >= 0) & (other_T + 1 < last), other_T + 1, -1)
-            found |= {"other": _one_hot(other_T, n_tokens), "induction": _one_hot(after_T, n_tokens)}
-        else:
-            earlier_T = torch.where(second_T, place_T - period, -1)
-            after_T = torch.where(second_T, earlier_T + 1, -1)
-            found |= {"earlier": _one_hot(earlier_T, n_tokens), "induction": _one_hot(after_T, n_tokens)}
-    return found
+    if part.causal:
+        return {**found, "earlier": same_BTS, "induction": after_BTS}
+    is_end_S = key_S == n_tokens - 1
+    found |= {"next": (step_TS == 1) & ~is_end_S, "end": is_end_S.expand(n_tokens, -1)}
+    return {**found, "other": same_BTS, "induction": after_BTS & ~is_end_S}
 
 
 def _cross_masks(n_queries: int, n_keys: int) -> dict[Pattern, Tensor]:
@@ -172,60 +174,40 @@ def _cross_masks(n_queries: int, n_keys: int) -> dict[Pattern, Tensor]:
     }
 
 
-def _one_hot(target_T: Tensor, n_keys: int) -> Tensor:
-    return target_T[:, None] == torch.arange(n_keys)
-
-
 @dataclass(frozen=True)
 class Scores:
     """How much of its weight each head gives to each of P patterns, with what uniform attention would give."""
 
     patterns: tuple[Pattern, ...]
     scores_LHP: Floats
-    """Mean weight over the queries that count; NaN where none does."""
+    """Mean weight over the queries that count; NaN where fewer than `FEWEST_QUERIES` do."""
     uniform_P: Floats
     thresholds_P: Floats
     """uniform + `EARNED` · (1 − uniform)."""
 
     @property
-    def labels_LH(self) -> tuple[tuple[Pattern, ...], ...]:  # noqa: N802
-        """The pattern that is furthest above uniform, if it is above its threshold; else "mixed"."""
-        return tuple(
-            tuple(self.patterns[best] if earned else "mixed" for best, earned in zip(best_H, earned_H, strict=True))
-            for best_H, earned_H in zip(self.best_LH, self.excess_LHP.max(-1) >= EARNED, strict=True)
-        )
-
-    @property
     def excess_LHP(self) -> Floats:  # noqa: N802
         """How far a score is from uniform (0) to all of the weight (1); −1 where it was not measured."""
-        room_P = np.maximum(1 - self.uniform_P, 1e-9)
-        return np.nan_to_num((self.scores_LHP - self.uniform_P) / room_P, nan=-1.0)
-
-    @property
-    def best_LH(self) -> NDArray[np.int64]:  # noqa: N802
-        """The index of the pattern that is furthest above uniform."""
-        return self.excess_LHP.argmax(-1)
+        return np.nan_to_num((self.scores_LHP - self.uniform_P) / np.maximum(1 - self.uniform_P, 1e-9), nan=-1.0)
 
 
 @torch.inference_mode()
 def score_patterns(subject: Subject, part: AttentionPart, probes: Iterable[Probe]) -> Scores:
     """The scores of all heads of a part on all probes together; every query that counts weighs the same."""
+    places = [part.place(layer, "weights") for layer in range(part.n_layers)]
     total_PLH, uniform_P, count_P = torch.zeros(1), torch.zeros(1), torch.zeros(1)
-    patterns: Sequence[Pattern] = ()
+    patterns: tuple[Pattern, ...] = ()
     for probe in probes:
-        places = [part.place(layer, "weights") for layer in range(part.n_layers)]
         taps = Taps(places)
         subject.module(*probe.arguments, taps=taps)
         weights_LBHTS = torch.stack([taps.values[place].cpu().double() for place in places])
-        n_queries, n_keys = weights_LBHTS.shape[-2:]
-        found = masks(part, n_queries, n_keys, probe.period)
-        patterns, mask_PTS = tuple(found), torch.stack(list(found.values())).double()
-        counts_PT = mask_PTS.any(-1).double()
-        total_PLH = total_PLH + torch.einsum("lbhts,pts->plh", weights_LBHTS, mask_PTS)
-        share_PT = mask_PTS.sum(-1) / part.allowed(n_queries, n_keys).sum(-1)
-        rows = weights_LBHTS.shape[1]
-        uniform_P = uniform_P + rows * share_PT.sum(-1)
-        count_P = count_P + rows * counts_PT.sum(-1)
+        found = masks(part, *(ids.cpu() for ids in probe.sides(part)))
+        patterns, mask_PBTS = tuple(found), torch.stack(list(found.values())).double()
+        total_PLH = total_PLH + torch.einsum("lbhts,pbts->plh", weights_LBHTS, mask_PBTS)
+        keys_T = part.allowed(*mask_PBTS.shape[2:]).sum(-1)
+        uniform_P = uniform_P + (mask_PBTS.sum(-1) / keys_T).sum((1, 2))
+        count_P = count_P + mask_PBTS.any(-1).sum((1, 2))
+    count_P = torch.where(count_P < FEWEST_QUERIES, torch.nan, count_P.double())
     uniform_P = (uniform_P / count_P).numpy()
     scores_LHP = (total_PLH / count_P[:, None, None]).permute(1, 2, 0).numpy()
-    return Scores(tuple(patterns), scores_LHP, uniform_P, uniform_P + EARNED * (1 - uniform_P))
+    return Scores(patterns, scores_LHP, uniform_P, uniform_P + EARNED * (1 - uniform_P))
