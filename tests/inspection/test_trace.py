@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import mingyue
+from mingyue.errors import GenerationError
+from mingyue.inspection import trace
 from mingyue.inspection.recording import Recorder
 from mingyue.inspection.trace import trace_view
 from mingyue.models import sizes
@@ -195,6 +197,15 @@ def test_a_text_of_one_token_has_no_loss(lively):
     assert view.loss is None
     assert view.steps[-1].tap == "logits"
     view.tables("en")
+
+
+def test_a_text_whose_weights_would_not_fit_is_refused_with_both_numbers(lively, monkeypatch):
+    monkeypatch.setattr(trace, "MOST_CELLS", 4 * 9**2 - 1)
+    subject = lively()
+    with pytest.raises(GenerationError, match="9 tokens make 324 attention weights a layer.*at most 323") as error:
+        trace_view(subject, subject.read(TEXT))
+    assert "at most 8 tokens" in str(error.value)
+    assert trace_view(subject, subject.read(TEXT[:8])).loss is not None
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

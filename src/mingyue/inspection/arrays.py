@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from mingyue.inspection.words import Language, Words
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+_ROOM = 90  # letters below an axis
+_WIDE = 0x2E80  # from here on characters are as wide as two letters
 
 
 def to_numpy(values: Tensor) -> Floats:
@@ -39,10 +42,12 @@ def shown(value: float, digits: int = 3) -> str:
 
 
 def share(value: float) -> str:
-    """A probability for people: 12.3 %, or < 0.1 %."""
+    """A probability for people, with two digits where it is small: 12.3%, 0.034%, 2e-06."""
     if not math.isfinite(value):
         return "–"
-    return f"{value:.1%}" if value >= 0.001 or value == 0 else "<0.1%"
+    if value >= 0.01 or value == 0:
+        return f"{value:.1%}"
+    return f"{value * 100:.2g}%" if value >= 1e-5 else f"{value:.0e}"
 
 
 def stream_places(n_blocks: int, stack: str = "") -> list[str]:
@@ -51,6 +56,12 @@ def stream_places(n_blocks: int, stack: str = "") -> list[str]:
     `stack` is "" (decoder-only), "encoder." or "decoder.".
     """
     return [f"{stack}embeddings", *(f"{stack}blocks.{layer}.output" for layer in range(n_blocks)), f"{stack}final"]
+
+
+def layer_ticks(labels: Sequence[str]) -> list[str] | list[int]:
+    """What stands under the axis of layers: their names, or numbers from 0 where names would not find room."""
+    widest = max((sum(2 if ord(c) > _WIDE else 1 for c in label) for label in labels), default=0)
+    return list(labels) if (widest + 2) * len(labels) <= _ROOM else list(range(len(labels)))
 
 
 def place_label(place: str, language: Language = "en") -> str:

@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from mingyue.errors import SettingsError
-from mingyue.inspection.arrays import Floats, Ints, place_label, share, shown, stream_places, to_lists, to_numpy
+from mingyue.inspection.arrays import (
+    Floats,
+    Ints,
+    layer_ticks,
+    place_label,
+    share,
+    shown,
+    stream_places,
+    to_lists,
+    to_numpy,
+)
 from mingyue.inspection.capture import capture
 from mingyue.inspection.charts import Chart, TextMark, line_chart, word_grid
 from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
@@ -78,7 +88,7 @@ class LensView(View):
         cells = [
             [
                 TextMark(
-                    self.top_pieces_LTK[layer][t][0],
+                    _drawn(self.top_pieces_LTK[layer][t][0]),
                     float(self.top_probabilities_LTK[layer, t, 0]),
                     self._hover(layer, t, language),
                 )
@@ -96,10 +106,10 @@ class LensView(View):
             self.title.of(language),
             cells,
             row_labels=self._labels(language),
-            column_labels=self.pieces_T[first:],
+            column_labels=[_drawn(piece) for piece in self.pieces_T[first:]],
             low=0.0,
             high=1.0,
-            legend=Words("probability of the likeliest next token", "最可能的下一个 token 的概率").of(language),
+            legend=Words("probability of that token", "该 token 的概率").of(language),
             note=" ".join(note),
         )
 
@@ -143,9 +153,9 @@ class LensView(View):
             return []
         rows = [
             {"layer": layer, "rank": means[0], "logprob": means[1], "kl": means[2]}
-            for layer, means in enumerate(zip(*self.means_L(), strict=True))
+            for layer, means in zip(layer_ticks(self._labels(language)), zip(*self.means_L(), strict=True), strict=True)
         ]
-        tick = Words("layers passed (0 = embeddings)", "经过的层数（0 = 嵌入）").of(language)
+        tick = Words("layer, from the embeddings to the output", "层，从嵌入到输出").of(language)
         rank = Words("Mean rank of the truth by layer", "真实词的平均名次，逐层")
         logprob = Words("Mean log P of the truth by layer", "真实词的平均 log P，逐层")
         apart = Words("How far each layer is from the output", "各层离最终输出有多远")
@@ -208,6 +218,11 @@ class LensView(View):
         )
         title = Words("The likeliest next token at each layer", "每一层最可能的下一个 token").of(language)
         return TextTable(title, names, rows, note=cut.of(language) if first else "")
+
+
+def _drawn(piece: str) -> str:
+    """A line end, for which charts have a sign of their own."""
+    return "\n" if piece == "\\n" else piece
 
 
 @torch.inference_mode()

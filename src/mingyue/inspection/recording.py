@@ -145,5 +145,5 @@ def _flops(name: str, args: tuple[Any, ...], result: Tensor) -> int:
 def _size(result: Tensor) -> float:
     if not result.is_floating_point() or not result.numel():
         return float("nan")
-    finite = result[result.isfinite()].double()
+    finite = result[result.isfinite()].float()
     return float(finite.square().mean().sqrt()) if finite.numel() else float("nan")

@@ -9,8 +9,11 @@ from mingyue.text import Tokenizer
 
 
 def name_of(tokenizer: Tokenizer, index: int) -> str:
-    """`Tokenizer.token_text`; `<id 7>` for an id that only the model has (a table padded to a round size)."""
-    return tokenizer.token_text(index) if index < tokenizer.vocab_size else f"<id {index}>"
+    """`Tokenizer.token_text` with ␣ for spaces alone; `<id 7>` for an id that only the model has (a padded table)."""
+    if index >= tokenizer.vocab_size:
+        return f"<id {index}>"
+    text = tokenizer.token_text(index)
+    return text if text.strip(" ") else text.replace(" ", "␣")
 
 
 def spelled(tokenizer: Tokenizer, index: int) -> str | None:

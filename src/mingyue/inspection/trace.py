@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mingyue.config import EncoderDecoderConfig, ModelConfig
+from mingyue.errors import GenerationError
 from mingyue.inspection import trace_shown
 from mingyue.inspection.charts import Chart
 from mingyue.inspection.recording import Operation, Recorder
@@ -26,6 +27,8 @@ from mingyue.text import Tokenizer
 from mingyue.training.loss import loss_of_logits
 
 _ACTIVATIONS = {"relu": "max(0, u)", "gelu": "gelu(u)", "silu": "u · sigmoid(u)", "mul": "max(0, u)²"}
+MOST_CELLS = 1 << 26
+"""Weights of one layer: 256 MB."""
 _RESHAPING = ("view", "transpose", "flatten")
 
 
@@ -120,9 +123,17 @@ def trace_view(subject: Subject, reading: Reading) -> TraceView:
     """Run the model over a reading and note every step: what you see is read from the code while it runs.
 
     Attention is written out (scores and weights exist), as wherever weights are shown; the fused kernel does the same
-    without them. In a sliding window its products are counted over the keys that the kernel computes.
+    without them. In a sliding window its products are counted over the keys that the kernel computes. Raises
+    `GenerationError` for a text whose weights would not fit.
     """
     module = subject.module
+    longest = max(len(reading.ids_T), 0 if reading.source_ids_S is None else len(reading.source_ids_S))
+    cells = module.config.n_heads * longest**2
+    if cells > MOST_CELLS:
+        raise GenerationError(
+            f"{longest:,} tokens make {cells:,} attention weights a layer; a trace writes out at most {MOST_CELLS:,}",
+            advice=f"Give a text of at most {math.isqrt(MOST_CELLS // module.config.n_heads):,} tokens: no step differs.",
+        )
     recorder = Recorder(module)
     with recorder:
         logits_TV = subject.logits(reading, recorder.taps)

@@ -41,6 +41,9 @@ def charts(view: TraceView, language: Language) -> list[Chart]:
         if parameters or flops
     ]
     part = Words("part", "部件").of(language)
+    tied = Words(
+        "The output layer is the embedding table once more, and counts once.", "输出层就是词表本身，只计一次。"
+    )
     return [
         bar_chart(
             Words("Parameters by part", "参数，按部件").of(language),
@@ -49,7 +52,7 @@ def charts(view: TraceView, language: Language) -> list[Chart]:
             y="parameters",
             x_title=part,
             y_title=Words("parameters", "参数个数").of(language),
-            note=Words("A tied output layer is the embedding once more.", "绑定的输出层就是词表本身。").of(language),
+            note=tied.of(language) if any(step.formula == "x·Eᵀ" for step in view.steps) else "",
         ),
         bar_chart(
             Words("Arithmetic of this text by part", "这段文本的计算量，按部件").of(language),
@@ -87,7 +90,7 @@ def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
         name.of(language)
         for name in (
             Words("no.", "序号"), Words("step", "步骤"), Words("module", "模块"), Words("symbols", "符号形状"),
-            Words("shape", "实际形状"), Words("parameters", "参数"), Words("FLOPs", "FLOPs"),
+            Words("shape", "实际形状"), Words("parameters", "参数"), Words("FLOPs", "FLOPs"), Words("RMS", "均方根"),
         )
     ]  # fmt: skip
     rows: list[list[str]] = []
@@ -99,17 +102,18 @@ def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
         if path:
             last = number + len(group) - 1
             again = Words(f"the same {len(group)} steps again", f"同样的 {len(group)} 步").of(language)
-            rows.append([f"{number}–{last}" if len(group) > 1 else str(number), again, path, "", "", *money])
+            rows.append([f"{number}–{last}" if len(group) > 1 else str(number), again, path, "", "", *money, ""])
             number = last
         else:
             mark = f" [{first.flow}]" if first.flow else ""
             name = first.name.of(language) + mark
-            rows.append([str(number), name, first.module, _tuple(first.symbols), _tuple(first.shape), *money])
+            size = "" if first.size is None else f"{first.size:.3g}"
+            rows.append([str(number), name, first.module, _tuple(first.symbols), _tuple(first.shape), *money, size])
     letters = ", ".join(f"{letter} = {size:,}" for letter, size in view.legend.items())
     note = Words(
         f"{letters}. N = tokens that are predicted. [1] … [8]: the eight shapes of multi-head attention. "
-        f"Blocks are counted from 0.",
-        f"{letters}。N = 被预测的 token 数。[1] … [8]：多头注意力的八个形状。层从 0 数起。",
+        "RMS: root mean square of the numbers. Blocks are counted from 0.",
+        f"{letters}。N = 被预测的 token 数。[1] … [8]：多头注意力的八个形状。均方根：这些数字一般有多大。层从 0 数起。",
     )
     return TextTable(view.title.of(language), columns, rows, right=[columns[0], *columns[5:]], note=note.of(language))
 

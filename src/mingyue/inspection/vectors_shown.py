@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mingyue.inspection.arrays import place_label, shown
+from mingyue.inspection.arrays import layer_ticks, place_label, shown
 from mingyue.inspection.charts import Chart, line_chart, matrix_chart, matrix_grid, scatter_chart
 from mingyue.inspection.words import Language, TextTable, Words
 
@@ -22,18 +23,14 @@ def charts(view: VectorsView, language: Language) -> list[Chart]:
     """Cosines by layer, their matrices, the last one large, the plane."""
     word, labels = view.word, view.labels_N
     places = [place_label(place, language) for place in view.places_L]
-    tick = Words(
-        "0 = table, 1 = embeddings, then after each block, last = final norm",
-        "0 = 词表，1 = 嵌入，其后为各层之后，最后 = 末端归一化之后",
-    )
     rows = []
-    for number, (pairs_P, (mean, low, high)) in enumerate(
-        zip(view.pair_cosines_LP(), view.baseline_L3.tolist(), strict=True)
+    for tick, pairs_P, (mean, low, high) in zip(
+        layer_ticks(places), view.pair_cosines_LP(), view.baseline_L3.tolist(), strict=True
     ):
         own = {"mean": float(pairs_P.mean()), "low": float(pairs_P.min()), "high": float(pairs_P.max())}
-        rows.append({"layer": number, "which": _WORD.of(language), **own})
+        rows.append({"layer": tick, "which": _WORD.of(language), **own})
         if np.isfinite(mean):
-            rows.append({"layer": number, "which": _OTHERS.of(language), "mean": mean, "low": low, "high": high})
+            rows.append({"layer": tick, "which": _OTHERS.of(language), "mean": mean, "low": low, "high": high})
     by_layer = line_chart(
         Words(f"“{word}”: how alike its vectors are, layer by layer", f"“{word}”：各层里它的向量有多相似").of(language),
         rows,
@@ -42,7 +39,7 @@ def charts(view: VectorsView, language: Language) -> list[Chart]:
         series="which",
         low="low",
         high="high",
-        x_title=tick.of(language),
+        x_title=Words("from the table to the end of the model", "从词表到模型末端").of(language),
         y_title=Words("cosine", "余弦").of(language),
         note=Words(
             "Lines are means; bands go from the least to the greatest pair of the word, and from 5 % to 95 % of the "
@@ -69,9 +66,8 @@ def charts(view: VectorsView, language: Language) -> list[Chart]:
         view.cosines_LNN[-1],
         row_labels=labels,
         column_labels=labels,
-        low=-1.0,
+        low=math.floor(10 * float(view.cosines_LNN[-1].min())) / 10,  # the differences are what one looks for
         high=1.0,
-        diverging=True,
         language=language,
         note=note,
     )
