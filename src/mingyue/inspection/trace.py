@@ -130,9 +130,10 @@ def trace_view(subject: Subject, reading: Reading) -> TraceView:
     longest = max(len(reading.ids_T), 0 if reading.source_ids_S is None else len(reading.source_ids_S))
     cells = module.config.n_heads * longest**2
     if cells > MOST_CELLS:
+        most = math.isqrt(MOST_CELLS // module.config.n_heads)
         raise GenerationError(
             f"{longest:,} tokens make {cells:,} attention weights a layer; a trace writes out at most {MOST_CELLS:,}",
-            advice=f"Give a text of at most {math.isqrt(MOST_CELLS // module.config.n_heads):,} tokens: no step differs.",
+            advice=f"Give a text of at most {most:,} tokens: the steps are the same.",
         )
     recorder = Recorder(module)
     with recorder:
