@@ -74,6 +74,9 @@ def test_a_word_of_several_tokens_is_refused_with_its_tokens(lively):
     with pytest.raises(GenerationError, match=r"'abc' is 3 tokens of this model \(a, b, c\)") as error:
         neighbours_view(lively(), "abc")
     assert "Give one of these tokens" in str(error.value)
+    with pytest.raises(GenerationError, match=r"'月' is 3 tokens of this model \(<E6>, <9C>, <88>\)") as error:
+        neighbours_view(lively(), "月")
+    assert "bytes of its characters" in str(error.value)
 
 
 def test_a_word_that_is_one_token_behind_a_space_is_found_so(lively):

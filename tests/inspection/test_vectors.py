@@ -13,7 +13,7 @@ from mingyue.inspection import Subject
 from mingyue.inspection.tokens import occurrences
 from mingyue.inspection.vectors import MOST_OCCURRENCES, principal_plane, vectors_view
 from mingyue.nn import Taps
-from mingyue.text import byte_tokenizer
+from mingyue.text import byte_tokenizer, train_bpe
 
 
 def test_the_vectors_are_those_of_the_pass_and_the_static_one_is_the_same(lively):
@@ -83,6 +83,8 @@ def test_a_word_of_several_tokens_has_the_vector_of_its_last_one_and_every_occur
     assert view.position_N.tolist() == [2, 5, 3]
     assert "2 tokens (b + c)" in view.tables("en")[0].note
     assert "最后一个 token" in view.tables("zh")[0].note
+    assert view.pieces_N == ("c", "c", "c")
+    assert [row[3] for row in view.tables("en")[1].rows] == ["c", "c", "c"]
     assert view.labels_N == ("1. a[bc]xbc", "2. abcx[bc]", "3. xx[bc]")
 
 
@@ -160,9 +162,16 @@ def test_words_are_found_by_characters_where_tokens_are_parts_of_them(text, word
     assert [(spot.first - 1, spot.last - 1) for spot in occurrences(tokenizer, marked, word)] == places
 
 
-def test_a_word_may_be_a_part_of_a_token():
-    from mingyue.text import train_bpe
+def test_a_word_that_is_another_token_elsewhere_is_said(lively):
+    words = train_bpe(["a king a king a king\nking "] * 50, vocab_size=270)
+    subject = Subject(lively(vocab_size=words.vocab_size).module, words)
+    view = vectors_view(subject, "king", ["a king", "king"])
+    assert len(set(view.token_N.tolist())) == 2
+    assert "does not end in the same token everywhere" in view.tables("en")[0].note
+    assert view.cosines_LNN[0, 0, 1] < 0.99
 
+
+def test_a_word_may_be_a_part_of_a_token():
     tokenizer = train_bpe(["the cat the cat the cat "] * 50, vocab_size=290)
     ids = tokenizer.encode("the cat")
     assert len(ids) < 7

@@ -168,10 +168,14 @@ def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
 
 
 def _several(word: str, tokenizer: Tokenizer) -> GenerationError:
-    pieces = [tokenizer.token_text(index) for index in tokenizer.encode(word)]
+    ids = tokenizer.encode(word)
+    advice = "Give one of these tokens, or a word that is one token."
+    if not any(spelled(tokenizer, index) for index in ids):
+        advice = "They are bytes of its characters: give a word that is one token."
     return GenerationError(
-        f"{word!r} is {len(pieces)} tokens of this model ({', '.join(pieces)}), and a table has one vector a token",
-        advice="Give one of these tokens, or a word that is one token.",
+        f"{word!r} is {len(ids)} tokens of this model ({', '.join(map(tokenizer.token_text, ids))}), "
+        "and a table has one vector a token",
+        advice=advice,
     )
 
 

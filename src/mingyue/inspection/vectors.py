@@ -45,6 +45,8 @@ class VectorsView(View):
     """The place of its last token in what the model reads, from 0."""
     token_N: Ints
     """The id of that token."""
+    pieces_N: tuple[str, ...]
+    """The same for people."""
     places_L: tuple[str, ...]
     """"static", then names of taps."""
     vectors_LNM: Floats
@@ -77,7 +79,18 @@ class VectorsView(View):
         arrays = (
             "text_N", "position_N", "token_N", "vectors_LNM", "cosines_LNN", "baseline_L3", "plane_N2", "explained_2",
         )  # fmt: skip
-        plain = ("word", "pieces", "texts", "labels_N", "places_L", "alike", "alike_apart", "causal", "found")
+        plain = (
+            "word",
+            "pieces",
+            "texts",
+            "labels_N",
+            "pieces_N",
+            "places_L",
+            "alike",
+            "alike_apart",
+            "causal",
+            "found",
+        )
         return {
             **{name: _plain(getattr(self, name)) for name in plain},
             **{name: to_lists(getattr(self, name)) for name in arrays},
@@ -129,6 +142,7 @@ def vectors_view(subject: Subject, word: str, texts: Sequence[str], *, seed: int
         text_N=np.array([row for row, _ in shown], dtype=np.int64),
         position_N=np.array([spot.last for _, spot in shown], dtype=np.int64),
         token_N=np.array([prefix[-1] for prefix in prefixes], dtype=np.int64),
+        pieces_N=tuple(read[row].pieces[spot.last] for row, spot in shown),
         places_L=_places(subject),
         vectors_LNM=vectors_LNM,
         cosines_LNN=np.stack([cosines(vectors_NM, vectors_NM) for vectors_NM in vectors_LNM]),

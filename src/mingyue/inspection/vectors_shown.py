@@ -115,12 +115,15 @@ def tables(view: VectorsView, language: Language) -> list[TextTable]:
             Words("occurrence", "出现"),
             Words("text", "文本"),
             Words("place", "位置"),
+            Words("token", "token"),
             Words("it sees", "它看得见"),
         )
     ]
     spots = [
-        [label, str(row + 1), str(position), _sees(view, position, language)]
-        for label, row, position in zip(view.labels_N, view.text_N.tolist(), view.position_N.tolist(), strict=True)
+        [label, str(row + 1), str(position), piece, _sees(view, position, language)]
+        for label, row, position, piece in zip(
+            view.labels_N, view.text_N.tolist(), view.position_N.tolist(), view.pieces_N, strict=True
+        )
     ]
     where = TextTable(
         Words("Where it stands (texts from 1, places from 0)", "它在哪里（文本从 1 数，位置从 0 数）").of(language),
@@ -150,7 +153,12 @@ def about(view: VectorsView, language: Language) -> str:
             )
         )
     else:
-        said.append(Words("In the table it has one vector, the same everywhere.", "在词表里它只有一个向量，处处相同。"))
+        said.append(
+            Words(
+                "In the table that token has one vector, the same everywhere.",
+                "在词表里这个 token 只有一个向量，处处相同。",
+            )
+        )
     said.append(_what_it_sees(view))
     if view.found > len(view.labels_N):
         said.append(
