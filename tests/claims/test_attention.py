@@ -1,0 +1,205 @@
+"""The claims of "Attention": what their small forms show, verdicts on numbers that contradict them, their figures."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from mingyue.claims.attention import (
+    context,
+    distance,
+    far,
+    last_row,
+    mask,
+    parallel,
+    quadratic,
+    reference,
+    rows,
+)
+from mingyue.claims.claim import Measurement, Number, Trial
+
+CLAIMS = {
+    module.CLAIM.name: module.CLAIM
+    for module in (rows, mask, parallel, last_row, quadratic, context, reference, far, distance)
+}
+HOLDS, CORRECTED, FAILS = "holds", "holds with a correction", "does not hold here"
+
+
+@functools.cache
+def small(name: str) -> Measurement:
+    return CLAIMS[name].measure(Trial("small"))
+
+
+def value(name: str, number: str) -> float:
+    return small(name).numbers[number].value
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("rows", HOLDS), ("mask", CORRECTED), ("parallel", CORRECTED), ("last-row", CORRECTED)]
+)
+def test_what_needs_no_long_training_is_decided_by_the_small_form(name, verdict):
+    assert CLAIMS[name].judge(small(name).numbers).verdict == verdict
+
+
+def test_quadratic_kept_bytes_and_counts_are_exact_whatever_the_clock_says():
+    assert value("quadratic", "bytes_slope_explicit") == pytest.approx(2, abs=quadratic.BYTES_TOLERANCE)
+    assert value("quadratic", "bytes_slope_fused") == pytest.approx(1, abs=0.01)
+    assert value("quadratic", "bytes_slope_window") == pytest.approx(1, abs=0.01)
+    assert value("quadratic", "products_over_n2d") == 2
+    assert value("quadratic", "block_halves_at") == pytest.approx(6)
+
+
+def test_context_is_in_the_vectors_and_not_in_the_embedding():
+    assert value("context", "strike_embedding_apart") == value("context", "bank_embedding_apart") == 0
+    assert value("context", "causal_first_apart") <= context.SAME
+    assert value("context", "causal_same_words_before_apart") <= context.SAME
+    assert value("context", "strike_other") < value("context", "strike_same") < 1
+    assert value("context", "causal_last_other") < value("context", "causal_last_same")
+
+
+def test_reference_the_chosen_head_looks_at_the_noun_of_new_sentences():
+    assert value("reference", "weight") > 2 * value("reference", "uniform")
+    assert value("reference", "accuracy_all") < value("reference", "accuracy_whole")
+
+
+def test_far_the_gradient_vanishes_in_recurrent_nets_before_any_training():
+    for net in ("tanh", "lstm"):
+        assert value("far", f"gradient_kept_{net}") < 0.1 < value("far", "gradient_kept_transformer")
+    assert value("far", "parameters_apart") < 0.05
+
+
+def test_distance_rotary_learns_a_distance_that_a_model_without_positions_does_not():
+    assert value("distance", "steps_rotary_near") < value("distance", "steps_none_near")
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_each_number_has_words_and_the_figures_draw_in_both_languages(name):
+    claim, measurement = CLAIMS[name], small(name)
+    assert set(measurement.numbers) <= set(claim.labels)
+    titles = []
+    for language in ("en", "zh"):
+        charts = claim.draw(measurement, language)
+        assert 1 <= len(charts) <= 2
+        assert all(chart.spec() for chart in charts)
+        titles.append([chart.title for chart in charts])
+    assert all(english != chinese for english, chinese in zip(*titles, strict=True))
+
+
+# Numbers with which each claim comes out as its name in the list says; changes make it another verdict.
+GOOD: dict[str, tuple[str, dict[str, float]]] = {
+    "rows": (
+        HOLDS,
+        {"tokens": 8, "score_rows": 8, "score_columns": 8, "sum_error": 1e-7, "least_weight": 1e-4, "outside": 0}
+        | {"mixture_error": 1e-7, "lookup_error": 1e-7, "lookup_least_weight": 1e-14},
+    ),
+    "mask": (
+        CORRECTED,
+        {"mask_cells_that_differ": 0, "above_diagonal": 0, "first_row_error": 0, "constant_fp32": 0}
+        | {"constant_fp16_overflows": 1, "future_changes_past": 0, "future_without_mask": 2},
+    ),
+    "parallel": (
+        CORRECTED,
+        {"prefix_error": 1e-6, "transformer_chain_a_token": 0, "recurrent_chain_a_token": 3}
+        | {"transformer_chain_a_layer": 24, "passes_a_written_token": 1, "transformer_faster_from": 8}
+        | {"transformer_faster_to": 64, "times_faster_at_most": 2},
+    ),
+    "last-row": (
+        CORRECTED,
+        {"cache_error": 1e-6, "other_rows_error": 0, "likelihood_error": 1e-7, "last_term_share": 0.05}
+        | {"rows_all": 1, "rows_last": 0.05, "loss_all": 1.0, "loss_last": 2.0},
+    ),
+    "quadratic": (
+        CORRECTED,
+        {"time_slope_explicit": 2.1, "bytes_slope_explicit": 1.97, "time_slope_fused": 1.9, "bytes_slope_fused": 1.0}
+        | {"time_slope_window": 1.1, "bytes_slope_window": 1.0, "products_over_n2d": 2, "block_halves_at": 6}
+        | {"block_slope_at_d": 1.14},
+    ),
+    "context": (
+        CORRECTED,
+        {"strike_embedding_apart": 0, "bank_embedding_apart": 0, "strike_same": 0.99, "strike_other": 0.5}
+        | {"strike_random": 0, "bank_same": 0.99, "bank_other": 0.5, "causal_first_apart": 0}
+        | {"causal_same_words_before_apart": 0, "causal_other_words_before": 0.8}
+        | {"causal_last_same": 0.99, "causal_last_other": 0.5},
+    ),
+    "reference": (
+        HOLDS,
+        {"weight": 0.9, "uniform": 1 / 7, "accuracy_whole": 1, "accuracy_other": 1, "accuracy_head": 0.3}
+        | {"accuracy_all": 0.2},
+    ),
+    "far": (
+        HOLDS,
+        {"distance": 128, "accuracy_tanh": 0.13, "accuracy_lstm": 0.13, "accuracy_transformer": 1}
+        | {"gradient_kept_tanh": 1e-20, "gradient_kept_lstm": 1e-20, "gradient_kept_transformer": 0.1},
+    ),
+    "distance": (
+        HOLDS,
+        {"limit": 400, "nearest": 1, "farthest": 12}
+        | {f"steps_none_{where}": 400.0 for where in ("near", "far")}
+        | {f"steps_{kind}_{where}": 100.0 for kind in ("learned", "sinusoidal", "rotary") for where in ("near", "far")},
+    ),
+}
+
+OTHERWISE = [
+    ("rows", {"sum_error": 0.01}, FAILS),
+    ("rows", {"least_weight": 0.0}, FAILS),
+    ("rows", {"outside": 0.1}, FAILS),
+    ("rows", {"score_columns": 7}, FAILS),
+    ("rows", {"lookup_error": 0.2}, FAILS),
+    ("mask", {"above_diagonal": 1e-9}, FAILS),
+    ("mask", {"future_changes_past": 0.1}, FAILS),
+    ("mask", {"future_without_mask": 0.0}, FAILS),
+    ("mask", {"constant_fp16_overflows": 0}, HOLDS),
+    ("parallel", {"prefix_error": 0.1}, FAILS),
+    ("parallel", {"transformer_chain_a_token": 1}, FAILS),
+    ("parallel", {"recurrent_chain_a_token": 0}, FAILS),
+    ("parallel", {"passes_a_written_token": 0.1, "transformer_faster_from": 0}, HOLDS),
+    ("last-row", {"other_rows_error": 0.5}, FAILS),
+    ("last-row", {"rows_all": 0.5}, FAILS),
+    ("last-row", {"loss_all": 3.0}, FAILS),
+    ("last-row", {"last_term_share": 1.0}, HOLDS),
+    ("quadratic", {"time_slope_explicit": 1.0}, FAILS),
+    ("quadratic", {"bytes_slope_explicit": 1.0}, FAILS),
+    ("quadratic", {"time_slope_window": 2.0}, FAILS),
+    ("quadratic", {"bytes_slope_fused": 2.0}, HOLDS),
+    ("context", {"strike_other": 0.99}, FAILS),
+    ("context", {"bank_other": 0.95}, FAILS),
+    ("context", {"strike_embedding_apart": 0.1}, FAILS),
+    ("context", {"causal_first_apart": 0.5}, HOLDS),
+    ("reference", {"weight": 0.2}, FAILS),
+    ("reference", {"accuracy_whole": 0.5}, FAILS),
+    ("reference", {"accuracy_other": 0.2}, FAILS),
+    ("reference", {"accuracy_head": 1.0}, CORRECTED),
+    ("reference", {"accuracy_head": 1.0, "accuracy_all": 1.0}, FAILS),
+    ("far", {"accuracy_transformer": 0.2}, FAILS),
+    ("far", {"gradient_kept_transformer": 1e-9}, FAILS),
+    ("far", {"accuracy_tanh": 1.0, "accuracy_lstm": 1.0}, FAILS),
+    ("far", {"accuracy_lstm": 1.0}, CORRECTED),
+    ("distance", {"steps_rotary_far": 400}, FAILS),
+    ("distance", {"steps_none_far": 110}, FAILS),
+    ("distance", {"steps_none_near": 300}, CORRECTED),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "verdict"), [(name, {}, verdict) for name, (verdict, _) in GOOD.items()] + OTHERWISE
+)
+def test_verdicts_follow_the_numbers(name, changes, verdict):
+    numbers = {key: Number.exact(number) for key, number in (GOOD[name][1] | changes).items()}
+    finding = CLAIMS[name].judge(numbers)
+    assert finding.verdict == verdict
+    assert finding.reason.en
+    assert finding.reason.zh != finding.reason.en
+
+
+def test_the_interval_of_the_weight_counts_not_its_middle():
+    numbers = {key: Number.exact(number) for key, number in GOOD["reference"][1].items()}
+    numbers["weight"] = Number(0.9, 0.2, 1.0)
+    assert CLAIMS["reference"].judge(numbers).verdict == FAILS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["context", "reference", "far", "distance"])
+def test_the_report_form_of_what_has_to_be_trained(name):
+    claim = CLAIMS[name]
+    assert claim.judge(claim.measure(Trial("report")).numbers).verdict != FAILS
