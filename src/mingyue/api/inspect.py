@@ -103,7 +103,7 @@ class Inspection:
         """Where it was loaded from; None = it was given."""
         self.step = step
         """The step of the run that was asked for."""
-        self.remarks: list[Words] = []
+        self.remarks: list[Words] = [] if step is None else [_after(step)]
         """Sentences that a reader should know, in both languages: that the target is the model's own translation."""
         self._text, self._source = text, source
 
@@ -285,3 +285,7 @@ class Inspection:
             )
         )
         return text
+
+
+def _after(step: int) -> Words:
+    return Words(f"The model as it was after {step:,} steps.", f"这是训练 {step:,} 步之后的模型。")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Sequence
 
 from mingyue.config import EncoderDecoderConfig
 from mingyue.errors import GenerationError
@@ -10,7 +11,7 @@ from mingyue.inspection.attention import attention_view
 from mingyue.inspection.charts import Chart, Section
 from mingyue.inspection.heads import heads_view
 from mingyue.inspection.lens import lens_view
-from mingyue.inspection.neighbours import neighbours_view
+from mingyue.inspection.neighbours import NeighboursView, neighbours_view
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.surprise import surprise_view
 from mingyue.inspection.tokens import spelled
@@ -20,8 +21,11 @@ from mingyue.inspection.view import View
 from mingyue.inspection.words import Language, TextTable, Words
 from mingyue.models import sizes
 
+_Part = Chart | TextTable | str
+_Parts = dict[Language, list[_Part]]
+
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
-TITLE = Words("Inside the model", "看模型的里面")
+TITLE = Words("Inside the model", "模型的内部")
 WORDS_SHOWN = 3
 """Words whose neighbours are shown where none is asked for."""
 
@@ -69,6 +73,11 @@ _TRACE = Words(
     "从 id 到损失的每一步，都取自正在运行的代码：名字、用字母和数字写的形状、参数量与 FLOPs、公式，"
     "以及计算它的那一行源码。",
 )
+_NO_WORDS = Words("No token of this text is a word of its own.", "这段文本里没有能单独成词的 token。")
+_NOT_TWICE = Words(
+    "No word stands twice in this text: `mingyue inspect MODEL vectors --word … --texts …` compares several texts.",
+    "这段文本里没有出现两次的词：`mingyue inspect MODEL vectors --word … --texts …` 可以比较几段文本。",
+)
 _TITLES = {
     "surprise": Words("Surprise", "意外程度"),
     "attention": Words("Attention", "注意力"),
@@ -94,14 +103,14 @@ def report(
     `word` is what the sections on words are about (none: words of the text), `remarks` stand in the first section,
     `progress` gets the sections done and all. What a model has no answer to is said in its place.
     """
-    plans: list[tuple[Words, Callable[[], list[View]], str]] = [
-        (_SURPRISE, lambda: [surprise_view(subject, reading)], "surprise"),
-        (_ATTENTION, lambda: [attention_view(subject, reading)], "attention"),
-        (_LENS, lambda: [lens_view(subject, reading)], "lens"),
-        (_HEADS, lambda: [heads_view(subject, probes=[reading], seed=seed)], "heads"),
+    plans: list[tuple[Words, Callable[[], _Parts], str]] = [
+        (_SURPRISE, lambda: _both(_shown(surprise_view(subject, reading), tables=1)), "surprise"),
+        (_ATTENTION, lambda: _both(_shown(attention_view(subject, reading))), "attention"),
+        (_LENS, lambda: _both(_shown(lens_view(subject, reading), tables=1)), "lens"),
+        (_HEADS, lambda: _both(_shown(heads_view(subject, probes=[reading], seed=seed))), "heads"),
         (_NEIGHBOURS, lambda: _neighbours(subject, reading, word), "neighbours"),
         (_VECTORS, lambda: _vectors(subject, reading, word, seed), "vectors"),
-        (_TRACE, lambda: [trace_view(subject, reading)], "trace"),
+        (_TRACE, lambda: _both(_shown(trace_view(subject, reading))), "trace"),
     ]
     sections = [_first(subject, reading, remarks)]
     for number, (how, look, anchor) in enumerate(plans):
@@ -113,27 +122,28 @@ def report(
     return sections
 
 
-def _section(how: Words, look: Callable[[], list[View]], anchor: str) -> Section:
+def _section(how: Words, look: Callable[[], _Parts], anchor: str) -> Section:
+    """A section; where a view has no answer to this text, a sentence that says why."""
     try:
-        views = look()
+        found = look()
     except GenerationError as error:
         return Section(_TITLES[anchor], {language: [error.message] for language in LANGUAGES}, anchor)
-    parts: dict[Language, list[Chart | TextTable | str]] = {
-        language: [how.of(language), *(part for view in views for part in _parts(view, language))]
-        for language in LANGUAGES
-    }
-    return Section(_TITLES[anchor], parts, anchor)
+    return Section(_TITLES[anchor], {language: [how.of(language), *found[language]] for language in LANGUAGES}, anchor)
 
 
-def _parts(view: View, language: Language) -> Iterator[Chart | TextTable]:
-    yield from view.charts(language)
-    yield from view.tables(language)
+def _both(make: Callable[[Language], list[_Part]]) -> _Parts:
+    return {language: make(language) for language in LANGUAGES}
+
+
+def _shown(view: View, tables: int | None = None) -> Callable[[Language], list[_Part]]:
+    """The charts of a view, and its first so many tables: the others say in rows what a chart says on hover."""
+    return lambda language: [*view.charts(language), *view.tables(language)[:tables]]
 
 
 def _first(subject: Subject, reading: Reading, remarks: Sequence[Words]) -> Section:
     """What is read, and by what."""
     title = Words("The text and the model", "文本与模型")
-    parts: dict[Language, list[Chart | TextTable | str]] = {
+    parts: _Parts = {
         language: [*(remark.of(language) for remark in remarks), _facts(subject, reading, language)]
         for language in LANGUAGES
     }
@@ -169,13 +179,37 @@ def _words_of(subject: Subject, reading: Reading) -> list[str]:
     return list(dict.fromkeys(word for word in found if word.strip().isalpha()))
 
 
-def _neighbours(subject: Subject, reading: Reading, word: str | None) -> list[View]:
-    words = _words_of(subject, reading)[:WORDS_SHOWN] if word is None else [word]
-    return [neighbours_view(subject, one) for one in words]
+def _neighbours(subject: Subject, reading: Reading, word: str | None) -> _Parts:
+    """The word that was asked for with its charts, or a table of some words of the text."""
+    if word is not None:
+        return _both(_shown(neighbours_view(subject, word), tables=0))
+    views = [neighbours_view(subject, one) for one in _words_of(subject, reading) if _is_token(subject, one)]
+    return _both(
+        lambda language: [_neighbour_table(views[:WORDS_SHOWN], language)] if views else [_NO_WORDS.of(language)]
+    )
 
 
-def _vectors(subject: Subject, reading: Reading, word: str | None, seed: int) -> list[View]:
+def _neighbour_table(views: Sequence[NeighboursView], language: Language) -> TextTable:
+    """A column for each word and table, its nearest words from top to bottom."""
+    found = [one for view in views for one in view.nearest]
+    columns = [f"{one.piece}: {re.split('[（(]', one.table.of(language))[0].strip()}" for one in found]
+    rows = [
+        [f"{one.pieces_K[rank]} {one.cosines_K[rank]:.2f}" if rank < len(one.pieces_K) else "" for one in found]
+        for rank in range(max(len(one.pieces_K) for one in found))
+    ]
+    return TextTable("", columns, rows)
+
+
+def _is_token(subject: Subject, word: str) -> bool:
+    """Whether the word alone is one token, as a table of vectors has it."""
+    tokenizers = [subject.tokenizer, subject.source_tokenizer or subject.tokenizer]
+    return any(len(tokenizer.encode(word)) == 1 for tokenizer in tokenizers)
+
+
+def _vectors(subject: Subject, reading: Reading, word: str | None, seed: int) -> _Parts:
     """The word that was asked for, or the first that stands twice in the text."""
     text = reading.text if reading.source is None else reading.source
     words = [one for one in _words_of(subject, reading) if text.count(one) > 1] if word is None else [word]
-    return [vectors_view(subject, one, [text], seed=seed) for one in words[:1]]
+    if not words:
+        return _both(lambda language: [_NOT_TWICE.of(language)])
+    return _both(_shown(vectors_view(subject, words[0], [text], seed=seed)))
