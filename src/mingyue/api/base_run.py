@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,7 +23,10 @@ from mingyue.training.distributed import Ranks
 from mingyue.training.memory import StepMemory
 from mingyue.training.memory_check import check_memory, free_memory
 from mingyue.training.sizing import DEFAULT_MINUTES, EFFICIENCY
-from mingyue.training.start import weights_seed
+from mingyue.training.start import compiles, weights_seed
+
+if TYPE_CHECKING:
+    from mingyue.inspection import Subject
 
 ENDING = 2.0
 """Seconds for the bundle, the last texts and the copy report."""
@@ -100,13 +103,26 @@ class Run(ABC):
     def card(self) -> dict[str, Any]:
         """What this kind of run has to say in training.json."""
 
+    @abstractmethod
+    def subject(self, model: Transformer) -> Subject:
+        """The model with its tokenizers, to be looked at."""
+
     # --- what all have in common --------------------------------------------------------------------------------
 
     def introduce(self) -> None:
         """Say what will be trained."""
         for line in self.describe():
             self.place.observer.on_note(line)
+        self.check()
+
+    def check(self) -> None:
+        """Raise `SettingsError` for what this machine or this model cannot do, before any time is spent on it."""
         self.check_memory()
+        if self.settings.run.watch:
+            from mingyue.api.watching import check_watched
+
+            with torch.device("meta"):
+                check_watched(self.subject(make_model(self.config)), self.settings.run.watch)
 
     def check_memory(self) -> None:
         """Raise `SettingsError` when the run would take more memory than is free, with what would fit."""
@@ -117,7 +133,7 @@ class Run(ABC):
         """Train to the end (or until stopped), and hand the model over."""
         settings, place = self.settings, self.place
         if resume:  # a new run has asked already
-            place.ranks.together(self.check_memory)
+            place.ranks.together(self.check)
         model = self._make_model()
         caller = Caller(
             clock=place.clock,
@@ -125,6 +141,7 @@ class Run(ABC):
             ending=ENDING,
             flops_per_token=self.flops_per_token,
             peak_flops=place.peak,
+            watch=self._watcher(model),
         )
         result = run_training(
             model,
@@ -144,6 +161,16 @@ class Run(ABC):
         if not place.ranks.is_main:
             outcome = Outcome(verdict, tuple(sentences), tuple(texts))
         return RunResult(place.folder.path, place.folder.model, result, outcome, of_pairs=settings.pairs.given)
+
+    def _watcher(self, model: Transformer) -> Callable[[int], None] | None:
+        settings, place = self.settings, self.place
+        if not settings.run.watch:
+            return None
+        from mingyue.api.watching import Watcher  # what looks inside is loaded where somebody looks
+
+        compiled = compiles(settings, place.runtime)
+        subject, tell = self.subject(model), place.observer.on_note
+        return Watcher(subject, settings.run.watch, place.folder.watch, tell=tell, compiled=compiled)
 
     def _make_model(self) -> Transformer:
         """A model with its first weights; without any where no rank has to hold it whole before it is trained."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from mingyue.training import Caller, TrainResult
 from mingyue.training.memory import MicroBatch, StepMemory, step_memory
 from mingyue.training.names import clean_state
 from mingyue.training.pair_batches import PairBatches
+
+if TYPE_CHECKING:
+    from mingyue.inspection import Subject
 
 DEFAULT_PAIR_CONTEXT = 256
 _BATCH_TOKENS = 2048
@@ -154,6 +157,12 @@ class PairRun(Run):
             return outcome
         shown = self._lines(range(min(_SHOWN, len(self.corpus.valid))))
         return outcome.writing(_side_by_side(shown, self._translate(model, [source for source, _ in shown], beam=4)))
+
+    def subject(self, model: Transformer) -> Subject:
+        """The model with its tokenizers."""
+        from mingyue.inspection import Subject
+
+        return Subject(model, self.tokenizer, self.source_tokenizer)
 
     def save(self, model: Transformer, card: dict[str, Any]) -> None:
         """Write the bundle."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mingyue.api.base_run import Place, Run, chosen_threads, run_path
 from mingyue.api.model import run_config
@@ -19,6 +19,9 @@ from mingyue.training import Caller, CorpusBatches, TrainResult
 from mingyue.training.memory import MicroBatch, StepMemory, step_memory
 from mingyue.training.names import clean_state
 from mingyue.training.sizing import DEFAULT_CONTEXT, DEFAULT_MINUTES, Speed, choose_sizes
+
+if TYPE_CHECKING:
+    from mingyue.inspection import Subject
 
 _SAMPLE_TOKENS = 120
 
@@ -109,6 +112,12 @@ class TextRun(Run):
             texts = self._write(model, "", seed=self.settings.run.seed, samples=4)
             outcome = measure_copying(outcome, texts, self.tokenizer, self.corpus)
         return outcome
+
+    def subject(self, model: Transformer) -> Subject:
+        """The model with its tokenizer."""
+        from mingyue.inspection import Subject
+
+        return Subject(model, self.tokenizer, starts_with_bos=self.corpus.starts_with_bos)
 
     def save(self, model: Transformer, card: dict[str, Any]) -> None:
         """Write the bundle."""

@@ -93,6 +93,7 @@ class _Loop:
         self._saved_at = self._clock.seconds()
 
     def run(self) -> Reason:
+        self._watch()
         while True:
             course = self._ranks.share(self._decide)
             if course["save"]:
@@ -242,8 +243,23 @@ class _Loop:
         else:
             self._ranks.check_replicas(clean_state(run.model), state.step)
             self._ranks.on_main(lambda: self._write(start, best=best))
+        self._watch()
         self._saved_step, self._saved_at = state.step, self._clock.seconds()
         run.pace.save = self._saved_at - start
+
+    def _watch(self) -> None:
+        """Let the caller look at the model as it is, for the film."""
+        run, watch = self._run, self._run.caller.watch
+        if watch is None:
+            return
+        run.bring_home()
+
+        def look() -> None:
+            run.whole.eval()
+            watch(self._state.step)
+            run.model.train()
+
+        self._ranks.on_main(look)
 
     def _write(self, start: float, *, best: bool) -> None:
         run, state = self._run, self._state

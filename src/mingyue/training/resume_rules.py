@@ -105,7 +105,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("device", "dtype", "threads", "compile", "nproc", "parallel"), _ROUNDING),
     "restarts": Rule(True, "deaths of processes from here on are answered so"),
     **dict.fromkeys(("evaluate_every", "evaluate_tokens"), Rule(True, "evaluations follow it from here on")),
-    **dict.fromkeys(("checkpoint_every", "keep", "sample_every", "sample_prompt", "tensorboard"), _OUTPUT),
+    **dict.fromkeys(("checkpoint_every", "keep", "sample_every", "sample_prompt", "watch", "tensorboard"), _OUTPUT),
     "patience": Rule(True, "counted from the evaluations so far"),
     "memory_check": _OUTPUT,
     "overwrite": Rule(False, "a resumed run goes on; to start anew, use `mingyue train --overwrite`"),

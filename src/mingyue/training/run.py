@@ -36,6 +36,8 @@ class Caller:
     """Writes a text with the model as it is."""
     measure: Callable[[], dict[str, float]] | None = None
     """Measures the model as it is, besides its loss, at each evaluation: numbers by name."""
+    watch: Callable[[int], None] | None = None
+    """Looks at the model as it is after so many steps: at the start, and after each checkpoint."""
     select: str | None = None
     """The measure of these whose highest value marks the best step; none = the lowest loss."""
     ending: float = 0.0

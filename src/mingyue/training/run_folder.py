@@ -73,6 +73,18 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def watch(self) -> Path:
+        """Folder of what `--watch` keeps: a file for each checkpoint, `step-00001234.safetensors`."""
+        return self.path / "watch"
+
+    def cut_watch(self, step: int) -> None:
+        """Remove what was kept after `step`, where a run goes on from: those steps are taken again."""
+        for path in self.watch.glob("step-*.safetensors"):
+            number = path.stem.removeprefix("step-")
+            if number.isdigit() and int(number) > step:
+                path.unlink(missing_ok=True)
+
+    @property
     def begun(self) -> bool:
         """Whether there is anything to go on with: a checkpoint, or a model."""
         return self.checkpoints.is_dir() or self.model.is_dir()
@@ -141,7 +153,7 @@ class RunFolder:
         if aside.is_dir() and not self.model.exists():
             aside.rename(self.model)
         shutil.rmtree(aside, ignore_errors=True)
-        for folder in (self.path, self.data):
+        for folder in (self.path, self.data, self.watch):
             for left in folder.glob(".*.tmp"):
                 if left.is_dir() and _UNFINISHED.fullmatch(left.name):
                     shutil.rmtree(left, ignore_errors=True)

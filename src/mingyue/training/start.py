@@ -100,6 +100,7 @@ def start(
 
     def record() -> None:
         if resume:
+            folder.cut_watch(state.step)
             run.write("resume", from_step=state.step, changes=[change.describe() for change in changes])
             if folder.read_settings() != settings:
                 folder.write_settings(settings)
