@@ -118,7 +118,7 @@ def strikes(count: int, seed: int) -> list[tuple[Sentence, str]]:
 
 TRAITS = {"猫": "聪明", "狗": "忠实", "马": "强壮", "羊": "温顺", "兔": "胆小", "鸟": "轻快"}
 """Each animal has a trait of its own: it tells whom 它 stands for."""
-_THINGS = ("鱼", "草", "骨头", "米", "花", "果子")
+THINGS = ("鱼", "草", "骨头", "米", "花", "果子")
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def references(count: int, seed: int) -> list[Reference]:
     draw = generator(seed, "references")
     made: list[Reference] = []
     for _ in range(count):
-        animal, thing = draw.choice(tuple(TRAITS)), draw.choice(_THINGS)
+        animal, thing = draw.choice(tuple(TRAITS)), draw.choice(THINGS)
         words = draw.choice(
             (
                 (animal, "总是", "喜欢", "吃", thing, "，", "它"),

@@ -221,21 +221,17 @@ def judge(numbers: Numbers) -> Finding:
     return Finding(
         verdict,
         Words(
-            f"In an encoder the embedding of 打 is the same everywhere; after the last layer its vectors have cosine "
+            "In an encoder the embedding of 打 is the same everywhere; after the last layer its vectors have cosine "
             f"{value['strike_same']:.2f} in one sense, {value['strike_other']:.2f} in two (random words "
             f"{value['strike_random']:.2f}); `bank`: {value['bank_same']:.2f} and {value['bank_other']:.2f}. In a "
-            "causal model "
-            f"打 as the first character differs by {value['causal_first_apart']:.1g}, whatever follows; with other "
-            "words "
-            f"before it the cosine is {value['causal_other_words_before']:.2f}, and the last character has "
-            f"{value['causal_last_same']:.2f} in one sense, {value['causal_last_other']:.2f} in two.",
+            f"causal model 打 as the first character differs by {value['causal_first_apart']:.1g}, whatever follows; "
+            f"with other words before it the cosine is {value['causal_other_words_before']:.2f}, and the last "
+            f"character has {value['causal_last_same']:.2f} in one sense, {value['causal_last_other']:.2f} in two.",
             f"编码器里，“打”的嵌入处处相同；最后一层之后，同义时余弦 {value['strike_same']:.2f}，异义时 "
             f"{value['strike_other']:.2f}（随机词 {value['strike_random']:.2f}）；bank 是 {value['bank_same']:.2f} 与 "
             f"{value['bank_other']:.2f}。因果模型里，“打”作首字，无论后面是什么都只差 "
-            f"{value['causal_first_apart']:.1g}；"
-            f"前面的字不同，余弦为 {value['causal_other_words_before']:.2f}；末字同义时 "
-            f"{value['causal_last_same']:.2f}，"
-            f"异义时 {value['causal_last_other']:.2f}。",
+            f"{value['causal_first_apart']:.1g}；前面的字不同，余弦为 {value['causal_other_words_before']:.2f}；末字同"
+            f"义时 {value['causal_last_same']:.2f}，异义时 {value['causal_last_other']:.2f}。",
         ),
     )
 
@@ -274,30 +270,23 @@ CLAIM = Claim(
     group="attention",
     claim=Words(
         "The embedding of 打 is the same in 打篮球, 打酱油 and 打车; after attention its vector holds the context, "
-        "and so "
-        "differs. `bank` by money and `bank` by a river come apart likewise.",
-        "“打”在打篮球、打酱油、打车里的嵌入完全相同；经过注意力之后，它的向量带上了语境，于是各不相同。"
-        "银行的 bank 与河岸的 bank 也同样分开。",
+        "and so differs. `bank` by money and `bank` by a river come apart likewise.",
+        "“打”在打篮球、打酱油、打车里的嵌入完全相同；经过注意力之后，它的向量带上了语境，于是各不相同。银行的 bank 与"
+        "河岸的 bank 也同样分开。",
     ),
     prediction=Words(
-        "In a trained encoder: embeddings of the word exactly equal, and after the last layer the mean cosine "
-        "within one "
-        f"sense at least {GAP:g} above that between senses. In a causal model 打 as the first character, or after "
-        "the same "
-        f"words, differs by at most {SAME:g} whatever follows.",
-        f"训练好的编码器里：这个词的嵌入完全相等；最后一层之后，同义的平均余弦比异义的至少高 {GAP:g}。因果模型里："
-        "“打”作首字，"
-        f"或前面的字相同时，无论后面是什么，差别不超过 {SAME:g}。",
+        "In a trained encoder: embeddings of the word exactly equal, and after the last layer the mean cosine within "
+        f"one sense at least {GAP:g} above that between senses. In a causal model 打 as the first character, or after "
+        f"the same words, differs by at most {SAME:g} whatever follows.",
+        f"训练好的编码器里：这个词的嵌入完全相等；最后一层之后，同义的平均余弦比异义的至少高 {GAP:g}。因果模型里：“打”"
+        f"作首字，或前面的字相同时，无论后面是什么，差别不超过 {SAME:g}。",
     ),
     method=Words(
-        f"Two small grammars, in which the word always stands at the same place. Encoders of {_LAYERS} layers learn "
-        "to guess "
-        f"words behind marks ({_MASKED:.0%} of them); no one tells them of senses. Causal models learn the next "
-        "character "
-        "of the same sentences, with and without the words before 打.",
-        f"两种小语法，这个词总在同一个位置。{_LAYERS} 层的编码器学习猜出被遮住的词（占 {_MASKED:.0%}），"
-        "没有人告诉它词义。"
-        "因果模型在同样的句子上学习下一个字，“打”之前的字有时带、有时不带。",
+        f"Two small grammars, in which the word always stands at the same place. Encoders of {_LAYERS} layers learn to "
+        f"guess words behind marks ({_MASKED:.0%} of them); no one tells them of senses. Causal models learn the next "
+        "character of the same sentences, with and without the words before 打.",
+        f"两种小语法，这个词总在同一个位置。{_LAYERS} 层的编码器学习猜出被遮住的词（占 {_MASKED:.0%}），没有人告诉它词"
+        "义。因果模型在同样的句子上学习下一个字，“打”之前的字有时带、有时不带。",
     ),
     measure=measure,
     judge=judge,
@@ -323,10 +312,9 @@ CLAIM = Claim(
         "causal_last_other": Words("causal, last character, other sense: cosine", "因果模型，末字，不同的意思：余弦"),
     },
     correction=Words(
-        "In a causal model, such as a Mini-GPT, 打 as the first character sees only itself: its vector is the same "
-        "in all "
-        "three. The context shows in an encoder, after other words, and at the characters that follow.",
-        "在 Mini-GPT 这样的因果模型里，“打”作首字只看得到自己，三处的向量完全相同。语境要在编码器里、在前面有别的字时，"
-        "或在后面的字上才看得出来。",
+        "In a causal model, such as a Mini-GPT, 打 as the first character sees only itself: its vector is the same in "
+        "all three. The context shows in an encoder, after other words, and at the characters that follow.",
+        "在 Mini-GPT 这样的因果模型里，“打”作首字只看得到自己，三处的向量完全相同。语境要在编码器里、在前面有别的字"
+        "时，或在后面的字上才看得出来。",
     ),
 )

@@ -155,27 +155,22 @@ CLAIM = Claim(
     group="attention",
     claim=Words(
         "Attention by itself does not know where words stand; positions, learned, sinusoidal or rotary, let it learn "
-        "how far "
-        "apart they are.",
+        "how far apart they are.",
         "注意力本身不知道词在哪里；有了可学习、正余弦或旋转的位置，它才学得会词与词的距离。",
     ),
     prediction=Words(
-        f"With each kind of positions a small model learns to copy the token k back to {REACHED:.0%} within the "
-        "steps tried; "
-        f"without positions it needs at least {SLOWER:g} times the steps of the fastest kind, or never does. Which "
-        "kind is "
-        "the fastest is measured, not predicted.",
-        f"每种位置都能让小模型在所试步数内把“抄写前第 k 个 token”学到 {REACHED:.0%}；没有位置时，"
-        "所需步数至少是最快一种的 "
-        f"{SLOWER:g} 倍，或始终学不会。哪一种最快，只测量、不预测。",
+        f"With each kind of positions a small model learns to copy the token k back to {REACHED:.0%} within the steps "
+        f"tried; without positions it needs at least {SLOWER:g} times the steps of the fastest kind, or never does. "
+        "Which kind is the fastest is measured, not predicted.",
+        f"每种位置都能让小模型在所试步数内把“抄写前第 k 个 token”学到 {REACHED:.0%}；没有位置时，所需步数至少是最快一种"
+        f"的 {SLOWER:g} 倍，或始终学不会。哪一种最快，只测量、不预测。",
     ),
     method=Words(
         f"Random texts of {_LENGTH} tokens; a causal model of 2 layers and width 32 says at each place what stood k "
-        "places "
-        f"before. Equal weights at the start but for positions, equal rate; new texts every {_EVERY} steps decide.",
-        f"{_LENGTH} 个 token 的随机文字；2 层、宽 32 的因果模型在每个位置说出前第 k 个 token。除位置外起始权重相同，"
-        "学习率相同；"
-        f"每 {_EVERY} 步用新文字检验。",
+        f"places before. Equal weights at the start but for positions, equal rate; new texts every {_EVERY} steps "
+        "decide.",
+        f"{_LENGTH} 个 token 的随机文字；2 层、宽 32 的因果模型在每个位置说出前第 k 个 token。除位置外起始权重相同，学"
+        f"习率相同；每 {_EVERY} 步用新文字检验。",
     ),
     measure=measure,
     judge=judge,

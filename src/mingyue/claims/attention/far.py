@@ -185,7 +185,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             note="带：各种子的 95% 区间。" if zh else "Bands: 95 % intervals over seeds.",
         ),
         line_chart(
-            "训练开始时键处的梯度" if zh else "Gradient at the key when training begins",
+            "训练开始时损失对键的梯度" if zh else "Gradient at the key when training begins",
             named(start, "net", _NETS, language),
             x="distance",
             y="value",
@@ -193,7 +193,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             low="low",
             high="high",
             x_title="距离 D" if zh else "distance D",
-            y_title="∥∂损失/∂x₀∥" if zh else "‖∂loss/∂x₀‖",
+            y_title="梯度的大小" if zh else "size of the gradient",
             log_x=True,
             log_y=True,
             note="线：各种子的中位数；带：最小到最大。"
@@ -208,28 +208,23 @@ CLAIM = Claim(
     group="attention",
     claim=Words(
         "A recurrent net passes a message along and easily forgets; attention is a round table at which every word "
-        "hears "
-        "every other, however far away.",
+        "hears every other, however far away.",
         "循环网络像顺序传话，容易遗忘；注意力像圆桌会议，再远的词也直接听得到。",
     ),
     prediction=Words(
         f"At the longest distance the Transformer is right in at least {REACHES:.0%}, both recurrent nets in at most "
         f"{FORGETS:.0%}; the gradient at the key is at least {KEPT:g} of that at the shortest distance in the "
-        "Transformer, "
-        f"at most {VANISHED:g} in the recurrent nets.",
-        f"在最远的距离上，Transformer 的正确率至少 {REACHES:.0%}，两种循环网络至多 {FORGETS:.0%}；"
-        "键处的梯度与最短距离时相比，"
-        f"Transformer 至少 {KEPT:g}，循环网络至多 {VANISHED:g}。",
+        f"Transformer, at most {VANISHED:g} in the recurrent nets.",
+        f"在最远的距离上，Transformer 的正确率至少 {REACHES:.0%}，两种循环网络至多 {FORGETS:.0%}；键处的梯度与最短距离"
+        f"时相比，Transformer 至少 {KEPT:g}，循环网络至多 {VANISHED:g}。",
     ),
     method=Words(
-        f"One of {_KEYS} keys at place 0, D words of noise, then a word that asks for the key. Transformer (2 "
-        "layers, width "
-        f"{_WIDTH}, rotary), PyTorch's tanh net and LSTM with its own initial weights: equal parameters, batches, "
-        "steps and "
-        "learning rate. Gradients in fp64, before training.",
-        f"位置 0 放 {_KEYS} 个键之一，随后 D 个干扰词，最后一个词要求说出这个键。Transformer（2 层，宽 {_WIDTH}，"
-        "旋转位置）、"
-        "PyTorch 的 tanh 网络与 LSTM（自带初始权重）：参数量、批次、步数、学习率都相同。梯度用 fp64，在训练之前测。",
+        f"One of {_KEYS} keys at place 0, D words of noise, then a word that asks for the key. Transformer (2 layers, "
+        f"width {_WIDTH}, rotary), PyTorch's tanh net and LSTM with its own initial weights: equal parameters, "
+        "batches, steps and learning rate. Gradients in fp64, before training.",
+        f"位置 0 放 {_KEYS} 个键之一，随后 D 个干扰词，最后一个词要求说出这个键。Transformer（2 层，宽 {_WIDTH}，旋转位"
+        "置）、PyTorch 的 tanh 网络与 LSTM（自带初始权重）：参数量、批次、步数、学习率都相同。梯度用 fp64，在训练之前"
+        "测。",
     ),
     measure=measure,
     judge=judge,

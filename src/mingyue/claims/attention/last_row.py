@@ -154,8 +154,8 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             series="loss",
             low="low",
             high="high",
-            x_title="行（字的位置）" if zh else "row (place of the token)",
-            y_title="∥∂损失/∂行∥" if zh else "‖∂loss/∂row‖",
+            x_title="行（第几个 token）" if zh else "row (place of the token)",
+            y_title="梯度的大小" if zh else "size of the gradient",
             log_y=True,
             note="梯度为 0 的行画在 1e-6 处。" if zh else "Rows with gradient 0 are drawn at 1e-6.",
         ),
@@ -166,7 +166,8 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y="value",
             low="low",
             high="high",
-            y_title="nat / 字" if zh else "nats a token",
+            y_title="nat / token" if zh else "nats a token",
+            note="误差线：各种子的 95% 区间。" if zh else "Error bars: 95 % intervals over seeds.",
         ),
     ]
 
@@ -181,11 +182,9 @@ CLAIM = Claim(
     prediction=Words(
         f"Next-token logits from one row and a cache within {ROUNDING:g} of a whole pass; the loss on all rows reaches "
         "every row and leaves a lower held-out loss after equal steps than the loss on the last row. The likelihood "
-        "of a "
-        f"text is the sum over all rows (within {ROUNDING:g} of itself), of which the last is less than half.",
-        f"用缓存只算一行，下一个字的 logit 与整遍计算相差不超过 {ROUNDING:g}；对所有行算损失，梯度到达每一行，"
-        "同样步数后"
-        f"留出损失更低。一段文字的似然是所有行之和（相对误差不超过 {ROUNDING:g}），最后一行不到一半。",
+        f"of a text is the sum over all rows (within {ROUNDING:g} of itself), of which the last is less than half.",
+        f"用缓存只算一行，下一个字的 logit 与整遍计算相差不超过 {ROUNDING:g}；对所有行算损失，梯度到达每一行，同样步数"
+        f"后留出损失更低。一段文字的似然是所有行之和（相对误差不超过 {ROUNDING:g}），最后一行不到一半。",
     ),
     method=Words(
         "With random weights: one row with cached keys and values against the whole pass; noise on all other rows; "
@@ -213,8 +212,7 @@ CLAIM = Claim(
     },
     correction=Words(
         "The last row gives the distribution of one token. The likelihood of a text, which training maximises, needs "
-        "every "
-        "row: row t gives the term of token t + 1.",
+        "every row: row t gives the term of token t + 1.",
         "最后一行只给出一个字的分布。训练要最大化的是整段文字的似然，它需要每一行：第 t 行给出第 t + 1 个字的那一项。",
     ),
 )

@@ -107,9 +107,9 @@ def judge(numbers: Numbers) -> Finding:
             f"Another future changes past logits by {value['future_changes_past']:.1g}; without the mask it changes "
             f"past vectors by {value['future_without_mask']:.2g}.",
             f"对角线以上的权重是 {value['above_diagonal']:g}；用 −1e9 代替 −∞，在 fp32 中相差 "
-            f"{value['constant_fp32']:g}，"
-            f"在 fp16 中{'溢出成 −∞ 本身' if overflows else '仍是有限的数'}。换掉后面的字，前面的 logit 变化 "
-            f"{value['future_changes_past']:.1g}；没有掩码时，前面的向量变化 {value['future_without_mask']:.2g}。",
+            f"{value['constant_fp32']:g}，在 fp16 中{'溢出成 −∞ 本身' if overflows else '仍是有限的数'}。换掉后面的字，"
+            f"前面的 logit 变化 {value['future_changes_past']:.1g}；没有掩码时，前面的向量变化 "
+            f"{value['future_without_mask']:.2g}。",
         ),
     )
 
@@ -144,22 +144,21 @@ CLAIM = Claim(
     claim=Words(
         "A lower-triangular mask, added to the scores as −∞ (or −1e9) before softmax, makes the weights of all later "
         "tokens exactly 0: the first row becomes [1, 0, 0, 0], and no token sees its future.",
-        "下三角掩码在 softmax 之前以 −∞（或 −1e9）加到分数上，后面各字的权重就恰好是 0：第一行成为 [1, 0, 0, 0]，"
-        "没有一个字看得到未来。",
+        "下三角掩码在 softmax 之前以 −∞（或 −1e9）加到分数上，后面各字的权重就恰好是 0：第一行成为 [1, 0, 0, 0]，没有"
+        "一个字看得到未来。",
     ),
     prediction=Words(
-        f"Hidden weights exactly 0; −1e9 exactly as good in fp32; a changed future moves no past logit by more than "
+        "Hidden weights exactly 0; −1e9 exactly as good in fp32; a changed future moves no past logit by more than "
         f"{ROUNDING:g}, where without the mask it moves vectors by more than {100 * ROUNDING:g}.",
-        f"被遮的权重恰好为 0；在 fp32 中 −1e9 完全一样；换掉未来，过去的 logit 变化不超过 {ROUNDING:g}，"
-        f"而没有掩码时向量的变化超过 {100 * ROUNDING:g}。",
+        f"被遮的权重恰好为 0；在 fp32 中 −1e9 完全一样；换掉未来，过去的 logit 变化不超过 {ROUNDING:g}，而没有掩码时向"
+        f"量的变化超过 {100 * ROUNDING:g}。",
     ),
     method=Words(
-        "The 5 × 5 matrix with 1 = hidden is compared with the causal mask in use. Random scores of four tokens get −∞ "
-        "and −1e9 added above the diagonal. In a small model with random weights the second half of a text is "
-        "replaced; "
-        "an encoder, which has no mask, is the control.",
-        "把“1 = 遮挡”的 5 × 5 矩阵与实际使用的因果掩码比较。四个字的随机分数，在对角线以上分别加 −∞ 与 −1e9。"
-        "在随机权重的小模型里换掉后半段文字；没有掩码的编码器作对照。",
+        "The 5 × 5 matrix with 1 = hidden is compared with the causal mask in use. Random scores of four tokens get "
+        "−∞ and −1e9 added above the diagonal. In a small model with random weights the second half of a text is "
+        "replaced; an encoder, which has no mask, is the control.",
+        "把“1 = 遮挡”的 5 × 5 矩阵与实际使用的因果掩码比较。四个字的随机分数，在对角线以上分别加 −∞ 与 −1e9。在随机权"
+        "重的小模型里换掉后半段文字；没有掩码的编码器作对照。",
     ),
     measure=measure,
     judge=judge,
@@ -177,12 +176,9 @@ CLAIM = Claim(
     },
     correction=Words(
         "`Score` is used for two things: the number before softmax (any size, rows sum to anything) and the weight "
-        "after "
-        "it (rows sum to 1). Here they are called score and weight. And −1e9 does not exist in fp16, whose largest "
-        "number "
-        "is 65504: it becomes −∞, and a row in which everything is hidden becomes NaN.",
-        "“score”一词常指两样东西：softmax 之前的数（大小不限，行和任意）与之后的权重（行和为 1）。"
-        "这里分别叫分数与权重。"
-        "另外 fp16 的最大数是 65504，没有 −1e9：它会变成 −∞，全被遮住的一行就成了 NaN。",
+        "after it (rows sum to 1). Here they are called score and weight. And −1e9 does not exist in fp16, whose "
+        "largest number is 65504: it becomes −∞, and a row in which everything is hidden becomes NaN.",
+        "“score”一词常指两样东西：softmax 之前的数（大小不限，行和任意）与之后的权重（行和为 1）。这里分别叫分数与权"
+        "重。另外 fp16 的最大数是 65504，没有 −1e9：它会变成 −∞，全被遮住的一行就成了 NaN。",
     ),
 )

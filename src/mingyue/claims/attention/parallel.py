@@ -132,11 +132,11 @@ def judge(numbers: Numbers) -> Finding:
     faster, last, times = (
         value[name] for name in ("transformer_faster_from", "transformer_faster_to", "times_faster_at_most")
     )
-    when = Words("at no length", "任何长度都没有更快")
+    when = Words("at no length", "在任何长度上都没有更快")
     if faster:
         when = Words(
             f"from {faster:.0f} to {last:.0f} tokens, up to {times:.1f}×",
-            f"{faster:.0f} 到 {last:.0f} 个字时更快，最多 {times:.1f} 倍",
+            f"在 {faster:.0f} 到 {last:.0f} 个 token 时更快，最多 {times:.1f} 倍",
         )
     return Finding(
         right if equal and flat and sequential else "does not hold here",
@@ -145,13 +145,11 @@ def judge(numbers: Numbers) -> Finding:
             f"operations grows by {value['transformer_chain_a_token']:g} a token and "
             f"{value['transformer_chain_a_layer']:.0f} a layer; in the recurrent net by "
             f"{value['recurrent_chain_a_token']:.1f} a token. On this machine, with one text at a time, the "
-            "Transformer "
-            f"trains faster {when.en}. Writing takes {value['passes_a_written_token']:g} pass a token.",
-            f"一遍计算与逐个前缀计算的预测相差不超过 {value['prefix_error']:.1g}。最长的依赖链每多一个字增加 "
-            f"{value['transformer_chain_a_token']:g}，每多一层增加 {value['transformer_chain_a_layer']:.0f}；"
-            "循环网络每个字"
-            f"增加 {value['recurrent_chain_a_token']:.1f}。在这台机器上，一次一段文字，Transformer 的训练在{when.zh}。"
-            f"写作仍是每个字 {value['passes_a_written_token']:g} 遍。",
+            f"Transformer trains faster {when.en}. Writing takes {value['passes_a_written_token']:g} pass a token.",
+            f"一遍计算与逐个前缀计算的预测相差不超过 {value['prefix_error']:.1g}。最长的依赖链每多一个 token 增加 "
+            f"{value['transformer_chain_a_token']:g}，每多一层增加 {value['transformer_chain_a_layer']:.0f}；循环网络每"
+            f"个 token 增加 {value['recurrent_chain_a_token']:.1f}。在这台机器上，一次一段文字，Transformer 的训"
+            f"练{when.zh}。写作仍是每个 token {value['passes_a_written_token']:g} 遍。",
         ),
     )
 
@@ -166,7 +164,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             x="tokens",
             y="chain",
             series="net",
-            x_title="字数" if zh else "tokens",
+            x_title="token 数" if zh else "tokens",
             y_title="最长的链" if zh else "longest chain",
             log_x=True,
             log_y=True,
@@ -179,7 +177,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             series="net",
             low="low",
             high="high",
-            x_title="字数" if zh else "tokens",
+            x_title="token 数" if zh else "tokens",
             y_title="毫秒" if zh else "milliseconds",
             log_x=True,
             log_y=True,
@@ -193,37 +191,36 @@ CLAIM = Claim(
     group="attention",
     claim=Words(
         "A recurrent net has to read one word after another; a Transformer computes the predictions at all places at "
-        "the "
-        "same time.",
-        "循环网络只能一个字接一个字地读；Transformer 同时算出所有位置的预测。",
+        "the same time.",
+        "循环网络只能一个词接一个词地读；Transformer 同时算出所有位置的预测。",
     ),
     prediction=Words(
         f"One pass gives the predictions of all prefixes within {ROUNDING:g}; the longest chain of dependent "
-        "operations "
-        "does not grow with the text and grows with layers; in a recurrent net it grows by at least 1 a token. Times "
-        "are "
-        "measured and told, without a prediction: they depend on the machine.",
-        f"一遍计算与逐个前缀计算相差不超过 {ROUNDING:g}；最长的依赖链不随字数增长，只随层数增长；"
-        "循环网络每个字至少增加 1。"
-        "时间只测量、不预测：它取决于机器。",
+        "operations does not grow with the text and grows with layers; in a recurrent net it grows by at least 1 a "
+        "token. Times are measured and told, without a prediction: they depend on the machine.",
+        f"一遍计算与逐个前缀计算相差不超过 {ROUNDING:g}；最长的依赖链不随字数增长，只随层数增长；循环网络每个 token 至"
+        "少增加 1。时间只测量、不预测：它取决于机器。",
     ),
     method=Words(
         f"A Transformer ({_LAYERS} layers, width {_WIDTH}) and PyTorch's tanh recurrent net with as many parameters. "
-        "Chains: the longest path through the recorded graph of operations. Times: forward and backward over one text, "
-        "in turns, medians. Writing: greedy, with a cache, passes counted.",
-        f"一个 Transformer（{_LAYERS} 层，宽 {_WIDTH}）与参数量相同的 PyTorch tanh 循环网络。依赖链："
-        "运算图中的最长路径。"
-        "时间：一段文字的前向与反向，轮流测量，取中位数。写作：贪心，带缓存，数遍数。",
+        "Chains: the longest path through the recorded graph of operations. Times: forward and backward over one "
+        "text, in turns, medians. Writing: greedy, with a cache, passes counted.",
+        f"一个 Transformer（{_LAYERS} 层，宽 {_WIDTH}）与参数量相同的 PyTorch tanh 循环网络。依赖链：运算图中的最长路"
+        "径。时间：一段文字的前向与反向，轮流测量，取中位数。写作：贪心，带缓存，数遍数。",
     ),
     measure=measure,
     judge=judge,
     draw=draw,
     labels={
         "prefix_error": Words("one pass against a pass for each prefix", "一遍计算与逐前缀计算的最大差"),
-        "transformer_chain_a_token": Words("longer chain for each token: Transformer", "每个字增加的链长：Transformer"),
-        "recurrent_chain_a_token": Words("longer chain for each token: recurrent net", "每个字增加的链长：循环网络"),
+        "transformer_chain_a_token": Words(
+            "longer chain for each token: Transformer", "每个 token 增加的链长：Transformer"
+        ),
+        "recurrent_chain_a_token": Words(
+            "longer chain for each token: recurrent net", "每个 token 增加的链长：循环网络"
+        ),
         "transformer_chain_a_layer": Words("longer chain for each layer: Transformer", "每层增加的链长：Transformer"),
-        "passes_a_written_token": Words("passes for each token written", "每写一个字的遍数"),
+        "passes_a_written_token": Words("passes for each token written", "每写一个 token 的遍数"),
         "transformer_faster_from": Words(
             "Transformer trains faster from (0 = never)", "Transformer 更快的起点（0 = 无）"
         ),
@@ -233,10 +230,9 @@ CLAIM = Claim(
     },
     correction=Words(
         "Only reading and training are parallel. Writing stays one token after another: a pass needs the token that "
-        "the "
-        "pass before it chose. And parallel is not always faster: on few cores and short texts the recurrent net may "
-        "win.",
-        "并行的只有阅读与训练。写作仍是一个字接一个字：每一遍都要等上一遍选出的字。并行也不总是更快：核少、文字短时，"
+        "the pass before it chose. And parallel is not always faster: on few cores and short texts the recurrent net "
+        "may win.",
+        "并行的只有阅读与训练。写作仍是一个接一个：每一遍都要等上一遍选出的 token。并行也不总是更快：核少、文字短时，"
         "循环网络可能更快。",
     ),
 )

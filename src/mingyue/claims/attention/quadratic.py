@@ -175,12 +175,11 @@ def judge(numbers: Numbers) -> Finding:
         Words(
             f"Slopes of time / kept bytes: written out {slopes['explicit']}, fused {slopes['fused']}, window "
             f"{slopes['window']}. The two products take {value['products_over_n2d']:g} n²·d multiply-adds; a whole "
-            "block "
-            f"is half attention at n = {value['block_halves_at']:.2g} d, and has slope {value['block_slope_at_d']:.2f} "
-            "at n = d.",
+            f"block is half attention at n = {value['block_halves_at']:.2g} d, and has slope "
+            f"{value['block_slope_at_d']:.2f} at n = d.",
             f"时间 / 保留字节的斜率：逐步写出 {slopes['explicit']}，融合核 {slopes['fused']}，窗口 {slopes['window']}。"
-            f"两次乘积共 {value['products_over_n2d']:g} n²·d 次乘加；整个块到 n = {value['block_halves_at']:.2g} d 时"
-            f"注意力才占一半，n = d 时斜率为 {value['block_slope_at_d']:.2f}。",
+            f"两次乘积共 {value['products_over_n2d']:g} n²·d 次乘加；整个块到 n = {value['block_halves_at']:.2g} d 时注"
+            f"意力才占一半，n = d 时斜率为 {value['block_slope_at_d']:.2f}。",
         ),
     )
 
@@ -231,23 +230,17 @@ CLAIM = Claim(
     ),
     prediction=Words(
         f"On logarithmic axes (tolerance {TIME_TOLERANCE:g} for time, {BYTES_TOLERANCE:g} for bytes): written out "
-        "slope 2 "
-        "in both; fused 2 in time and 1 in bytes; a sliding window 1 in both. The two products are 2 n²·d "
-        "multiply-adds "
-        "exactly.",
+        "slope 2 in both; fused 2 in time and 1 in bytes; a sliding window 1 in both. The two products are 2 n²·d "
+        "multiply-adds exactly.",
         f"在对数坐标上（时间容差 {TIME_TOLERANCE:g}，字节容差 {BYTES_TOLERANCE:g}）：逐步写出，两者斜率都是 2；融合核，"
         "时间 2、字节 1；滑动窗口，两者都是 1。两次乘积恰好 2 n²·d 次乘加。",
     ),
     method=Words(
         f"One causal head of width {_WIDTH}, forward and backward, three ways that take turns; slopes of the least "
-        "times. Kept bytes: "
-        "every "
-        "storage that the forward pass saves for the backward pass, besides queries, keys and values. Multiply-adds as "
-        "PyTorch's counter reports them.",
-        f"一个宽 {_WIDTH} 的因果头，前向与反向，三种算法轮流测，斜率取自最短时间。保留的字节："
-        "前向为反向保存的每一块内存，"
-        "不算查询、"
-        "键、值本身。乘加次数由 PyTorch 的计数器给出。",
+        "times. Kept bytes: every storage that the forward pass saves for the backward pass, besides queries, keys "
+        "and values. Multiply-adds as PyTorch's counter reports them.",
+        f"一个宽 {_WIDTH} 的因果头，前向与反向，三种算法轮流测，斜率取自最短时间。保留的字节：前向为反向保存的每一块内"
+        "存，不算查询、键、值本身。乘加次数由 PyTorch 的计数器给出。",
     ),
     measure=measure,
     judge=judge,
@@ -268,9 +261,8 @@ CLAIM = Claim(
     },
     correction=Words(
         "The square is that of attention alone: the projections and the feed-forward layer cost 12 n·d², so a whole "
-        "layer is "
-        "close to linear until n nears 6 d. And memory need not grow with the square: the fused kernel never keeps the "
-        "n × n matrix. A sliding window makes both linear.",
+        "layer is close to linear until n nears 6 d. And memory need not grow with the square: the fused kernel never "
+        "keeps the n × n matrix. A sliding window makes both linear.",
         "平方增长的只是注意力本身：投影与前馈层要 12 n·d²，所以 n 接近 6 d 之前，整层接近线性。内存也不必按平方增长："
         "融合核从不保留 n × n 矩阵。滑动窗口让两者都成为线性。",
     ),

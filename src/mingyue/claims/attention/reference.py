@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mingyue.claims.attention.figures import interval, matrix_rows
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
-from mingyue.claims.grammar import Lexicon, Reference, references
+from mingyue.claims.grammar import THINGS, Lexicon, Reference, references
 from mingyue.claims.training import accuracy, fit, seeds, tiny
 from mingyue.inspection import Language, Words
 from mingyue.inspection.charts import bar_chart, matrix_chart
@@ -107,12 +107,7 @@ def _measure_head(
     """Its weight, and the accuracy with edges from the pronoun cut: set to −∞ before softmax."""
     ids_BT, answers_B = _batch(texts, words)
     layer, head = place
-    # The other noun: what is neither the animal nor a word that all sentences of its kind have.
-    frame = {"总是", "喜欢", "吃", "，", "它", "被", "吃掉", "那些", "都", "给"}
-    others = [
-        next(place for place, word in enumerate(text.words) if place != text.noun and word not in frame)
-        for text in texts
-    ]
+    others = [next(place for place, word in enumerate(text.words) if word in THINGS) for text in texts]
     nouns = [text.noun for text in texts]
     pronoun = texts[0].pronoun
 
@@ -156,14 +151,11 @@ def judge(numbers: Numbers) -> Finding:
         Words(
             f"On sentences that it was not chosen on, the head gives {value['weight']:.2f} of its weight to the noun "
             f"({times:.1f} times uniform at least). The answer is right in {value['accuracy_whole']:.0%}; with that "
-            "edge cut "
-            f"in this head in {value['accuracy_head']:.0%}, in all heads in {value['accuracy_all']:.0%}; with the "
-            "edges to "
-            f"the other noun cut in {value['accuracy_other']:.0%}.",
-            f"在没有用来挑选的句子上，这个头把 {value['weight']:.2f} 的权重给了它所指的名词（至少是均匀的 "
-            f"{times:.1f} 倍）。"
-            f"回答正确率 {value['accuracy_whole']:.0%}；只剪这个头的这条边，{value['accuracy_head']:.0%}；所有头都剪，"
-            f"{value['accuracy_all']:.0%}；改剪到另一个名词的边，{value['accuracy_other']:.0%}。",
+            f"edge cut in this head in {value['accuracy_head']:.0%}, in all heads in {value['accuracy_all']:.0%}; with "
+            f"the edges to the other noun cut in {value['accuracy_other']:.0%}.",
+            f"在没有用来挑选的句子上，这个头把 {value['weight']:.2f} 的权重给了它所指的名词（至少是均匀的 {times:.1f} "
+            f"倍）。回答正确率 {value['accuracy_whole']:.0%}；只剪这个头的这条边，{value['accuracy_head']:.0%}；所有头"
+            f"都剪，{value['accuracy_all']:.0%}；改剪到另一个名词的边，{value['accuracy_other']:.0%}。",
         ),
     )
 
@@ -193,6 +185,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             low="low",
             high="high",
             y_title="正确率" if zh else "accuracy",
+            note="误差线：各种子的 95% 区间。" if zh else "Error bars: 95 % intervals over seeds.",
             rules=[(1 / 6, "瞎猜" if zh else "chance")],
         ),
     ]
@@ -203,28 +196,22 @@ CLAIM = Claim(
     group="attention",
     claim=Words(
         "In 猫喜欢吃鱼，它很聪明 (the cat likes to eat fish, it is clever) the query of 它 (it) finds its noun: most "
-        "of the "
-        "weight goes to the cat, and with it the cat's meaning.",
+        "of the weight goes to the cat, and with it the cat's meaning.",
         "在“猫喜欢吃鱼，它很聪明”里，“它”的查询会找到所指的名词：权重大多给了“猫”，也就带来了“猫”的信息。",
     ),
     prediction=Words(
-        f"The head that looks most at the noun on one half of new sentences gives it at least {ABOVE_UNIFORM:g} "
-        "times the "
-        f"uniform weight on the other half (low end of the interval). The answer is right in {KNOWS:.0%} or more, "
-        "and in "
-        f"{BROKEN:.0%} or fewer when that edge is cut; cutting the edges to the other noun leaves it right.",
-        f"在一半新句子上最看重该名词的头，在另一半上给它的权重至少是均匀的 {ABOVE_UNIFORM:g} 倍（取区间下端）。"
-        f"正确率至少 {KNOWS:.0%}；剪掉这条边后至多 {BROKEN:.0%}；剪到另一个名词的边则不影响。",
+        f"The head that looks most at the noun on one half of new sentences gives it at least {ABOVE_UNIFORM:g} times "
+        f"the uniform weight on the other half (low end of the interval). The answer is right in {KNOWS:.0%} or more, "
+        f"and in {BROKEN:.0%} or fewer when that edge is cut; cutting the edges to the other noun leaves it right.",
+        f"在一半新句子上最看重该名词的头，在另一半上给它的权重至少是均匀的 {ABOVE_UNIFORM:g} 倍（取区间下端）。正确率至"
+        f"少 {KNOWS:.0%}；剪掉这条边后至多 {BROKEN:.0%}；剪到另一个名词的边则不影响。",
     ),
     method=Words(
-        f"A causal model ({_LAYERS} layers of {_HEADS} heads) learns to continue sentences with an animal and a "
-        "thing, in three "
-        "orders, after 它 with the animal's own trait. Half of all sentences are for training, a quarter chooses the "
-        "head, "
-        "a quarter tests it. An edge is cut by −∞ in place of its score.",
-        f"因果模型（{_LAYERS} 层，每层 {_HEADS} 头）学习续写：句中有一个动物和一样东西，三种语序，"
-        "“它”之后要说出这个动物的特点。"
-        "一半句子训练，四分之一挑选头，四分之一测试。剪边：把这条边的分数换成 −∞。",
+        f"A causal model ({_LAYERS} layers of {_HEADS} heads) learns to continue sentences with an animal and a thing, "
+        "in three orders, after 它 with the animal's own trait. Half of all sentences are for training, a quarter "
+        "chooses the head, a quarter tests it. An edge is cut by −∞ in place of its score.",
+        f"因果模型（{_LAYERS} 层，每层 {_HEADS} 头）学习续写：句中有一个动物和一样东西，三种语序，“它”之后要说出这个动"
+        "物的特点。一半句子训练，四分之一挑选头，四分之一测试。剪边：把这条边的分数换成 −∞。",
     ),
     measure=measure,
     judge=judge,
@@ -237,9 +224,8 @@ CLAIM = Claim(
     },
     correction=Words(
         "The work may be shared: other heads, and tokens between, carry the noun too. Then one head's weight tells "
-        "where the "
-        "model looks, but only cutting the edge in every head shows that the answer hangs on it.",
-        "这件事可能由几个头分担，中间的词也会转述。此时一个头的权重只说明模型在看哪里；把所有头的这条边都剪掉，"
-        "才看得出回答靠的就是它。",
+        "where the model looks, but only cutting the edge in every head shows that the answer hangs on it.",
+        "这件事可能由几个头分担，中间的词也会转述。此时一个头的权重只说明模型在看哪里；把所有头的这条边都剪掉，才看得"
+        "出回答靠的就是它。",
     ),
 )

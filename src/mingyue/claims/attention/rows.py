@@ -111,10 +111,10 @@ def judge(numbers: Numbers) -> Finding:
             f"leave their hull by at most {errors['outside']:.1g}; the least weight is {value['least_weight']:.1g}. "
             f"With orthonormal keys a value is fetched within {errors['lookup_error']:.1g}, the least weight being "
             f"{value['lookup_least_weight']:.1g}.",
-            f"{n_tokens} 个字的分数矩阵是 {rows} × {columns}；每行权重之和与 1 相差不超过 {errors['sum_error']:.1g}；"
-            f"输出与“值”的加权和相差不超过 {errors['mixture_error']:.1g}，超出凸包不超过 {errors['outside']:.1g}；"
-            f"最小的权重是 {value['least_weight']:.1g}。键互相正交时，取出的值误差不超过 {errors['lookup_error']:.1g}，"
-            f"此时最小的权重是 {value['lookup_least_weight']:.1g}。",
+            f"{n_tokens} 个 token 的分数矩阵是 {rows} × {columns}；每行权重之和与 1 相差不超过 "
+            f"{errors['sum_error']:.1g}；输出与“值”的加权和相差不超过 {errors['mixture_error']:.1g}，超出凸包不超过 "
+            f"{errors['outside']:.1g}；最小的权重是 {value['least_weight']:.1g}。键互相正交时，取出的值误差不超过 "
+            f"{errors['lookup_error']:.1g}，此时最小的权重是 {value['lookup_least_weight']:.1g}。",
         ),
     )
 
@@ -147,6 +147,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y_title="取出的值的最大误差" if zh else "largest error of the fetched value",
             log_x=True,
             log_y=True,
+            note="恰好为 0 的误差画在 1e-9 处。" if zh else "Errors of exactly 0 are drawn at 1e-9.",
         ),
     ]  # fmt: skip
 
@@ -156,32 +157,30 @@ CLAIM = Claim(
     group="attention",
     claim=Words(
         "Attention compares every token with every token (QKᵀ is n × n), turns each row into weights that sum to 1, "
-        "and "
-        "gives each token a mixture of the value rows. It ignores a token by giving it a small weight, not by leaving "
-        "it out. Query, key and value are named after looking something up.",
-        "注意力让每个字与每个字比较（QKᵀ 是 n × n），把每一行变成和为 1 的权重，再给每个字一份“值”的混合。"
-        "它忽略一个字，靠的是给它很小的权重，而不是把它去掉。“查询、键、值”的名字来自查找。",
+        "and gives each token a mixture of the value rows. It ignores a token by giving it a small weight, not by "
+        "leaving it out. Query, key and value are named after looking something up.",
+        "注意力让每个 token 与每个 token 比较（QKᵀ 是 n × n），把每一行变成和为 1 的权重，再给每个 token 一份“值”的混"
+        "合。它忽略一个 token，靠的是给它很小的权重，而不是把它去掉。“查询、键、值”的名字来自查找。",
     ),
     prediction=Words(
         f"Sums, mixtures and hull within {ROUNDING:g}; every weight above 0; with orthonormal keys and the right score "
         f"{_LOOKUP_GAP} nats above the others, each value is fetched within {ROUNDING:g} and weights are still above "
         "0.",
-        f"行和、混合、凸包的误差都不超过 {ROUNDING:g}；每个权重都大于 0；键互相正交、正确的分数高出 {_LOOKUP_GAP} "
-        "nat 时，"
-        f"取出的值误差不超过 {ROUNDING:g}，而权重仍都大于 0。",
+        f"行和、混合、凸包的误差都不超过 {ROUNDING:g}；每个权重都大于 0；键互相正交、正确的分数高出 {_LOOKUP_GAP} nat "
+        f"时，取出的值误差不超过 {ROUNDING:g}，而权重仍都大于 0。",
     ),
     method=Words(
         "Queries, keys and values of unit variance, four heads of width 16. The weights come from attention written "
         "out, the outputs from the fused kernel, which shows no weights. Convexity: along random directions no output "
         "goes further than the furthest value.",
-        "方差为 1 的随机查询、键、值，四个头，每头 16 维。权重来自逐步写出的注意力，输出来自不显示权重的融合核。"
-        "凸性：沿随机方向，没有一个输出比最远的“值”更远。",
+        "方差为 1 的随机查询、键、值，四个头，每头 16 维。权重来自逐步写出的注意力，输出来自不显示权重的融合核。凸性："
+        "沿随机方向，没有一个输出比最远的“值”更远。",
     ),
     measure=measure,
     judge=judge,
     draw=draw,
     labels={
-        "tokens": Words("tokens", "字数"),
+        "tokens": Words("tokens", "token 数"),
         "score_rows": Words("rows of the scores", "分数矩阵的行数"),
         "score_columns": Words("columns of the scores", "分数矩阵的列数"),
         "sum_error": Words("largest |sum of a row − 1| (bounds: over seeds)", "行和与 1 的最大差（各种子的范围）"),
