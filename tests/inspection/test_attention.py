@@ -149,8 +149,8 @@ def test_large_inputs_are_kept_in_blocks_whose_rows_still_sum_to_one(lively, mon
     part = view.part("self")
     assert part.weights_LHTS.shape == (2, 4, 6, 6)
     assert part.in_blocks
-    assert part.rows[0] == "0–3 a…"
-    assert part.rows[-1] == "20–20 u…"
+    assert part.rows[0] == "0–3:a…"
+    assert part.rows[-1] == "20–20:u…"
     np.testing.assert_allclose(part.weights_LHTS.sum(-1), 1.0, atol=1e-5)
     np.testing.assert_allclose(
         part.weights_LHTS[0, 0, 1, 0], whole.weights_LHTS[0, 0, 4:8, :4].sum(-1).mean(), atol=1e-6
@@ -189,3 +189,10 @@ def test_the_arrays_go_through_json(lively_pairs):
     np.testing.assert_allclose(read["cross"]["weights_LHTS"], view.part("cross").weights_LHTS, atol=1e-6)
     assert read["cross"]["keys"] == ["x", "y", "z", "<eos>"]
     assert read["decoder"]["end_LH"][0][0] is None
+
+
+def test_a_space_is_seen_in_tables(lively):
+    subject = lively()
+    (table,) = attention_view(subject, subject.read("a b"), layer=0, head=0).tables()
+    assert table.columns[2] == "1 ␣"
+    assert table.rows[1][0] == "1 ␣"

@@ -146,7 +146,7 @@ def test_any_place_can_be_patched_and_batches_change_nothing(lively, monkeypatch
     subject = lively()
     clean, corrupted = subject.read("abcabc"), subject.read("xbcabc")
     whole = patching(subject, clean, corrupted, answer="a", instead="b", places=place)
-    monkeypatch.setattr(interventions, "MOST_LOGITS", 1)
+    monkeypatch.setattr("mingyue.inspection.patching.MOST_LOGITS", 1)
     alone = patching(subject, clean, corrupted, answer="a", instead="b", places=place)
     np.testing.assert_allclose(alone.recovered_PT, whole.recovered_PT, atol=1e-4)
     by_hand = replace_vector(place, 5, capture(subject, clean, place).values[place][..., 5, :])
@@ -193,7 +193,18 @@ def test_a_patching_view_is_drawn_and_goes_through_json(lively, language):
     view = patching(subject, subject.read("abc"), subject.read("xbc"), answer="a", instead="b")
     (chart,) = view.charts(language)
     assert chart.to_dict()["column_labels"] == ["x←a", "b", "c"]
+    layers = ["layer 0", "layer 1"] if language == "en" else ["第 0 层", "第 1 层"]
+    assert chart.to_dict()["row_labels"] == layers
     assert chart.html()
     assert len(view.tables(language)[0].rows) == 6
     read = json.loads(json.dumps(view.to_dict(), allow_nan=False))
     np.testing.assert_allclose(read["recovered_PT"], view.recovered_PT, rtol=1e-5, atol=1e-6)
+
+
+def test_places_of_different_kinds_are_shown_by_their_whole_names(lively):
+    subject = lively()
+    places = ["embeddings", "blocks.0.attention.output", "blocks.0.feedforward.output"]
+    view = patching(subject, subject.read("abc"), subject.read("xbc"), answer="a", instead="b", places=places)
+    assert view.charts()[0].to_dict()["row_labels"] == places
+    view = patching(subject, subject.read("abc"), subject.read("xbc"), answer="a", instead="b", places=places[:1])
+    assert view.charts()[0].to_dict()["row_labels"] == places[:1]

@@ -87,6 +87,10 @@ def _number(value: float, digits: int = 2) -> str:
     return "" if np.isnan(value) else f"{value:.{digits}f}"
 
 
+def _visible(piece: str) -> str:
+    return piece.replace(" ", "␣")
+
+
 def _layer_title(layer: int, language: Language) -> str:
     return Words(f"layer {layer}", f"第 {layer} 层").of(language)
 
@@ -180,17 +184,17 @@ def _heads_table(part: PartWeights, language: Language) -> TextTable:
 def _pairs(part: PartWeights) -> list[str]:
     places = part.statistics.strongest_LH2.reshape(-1, 2)
     return [
-        f"{part.query_pieces[query]} → {part.key_pieces[key]} {weight:.2f}"
+        f"{_visible(part.query_pieces[query])} → {_visible(part.key_pieces[key])} {weight:.2f}"
         for (query, key), weight in zip(places, part.statistics.strongest_LH.flat, strict=True)
     ]
 
 
 def _map_table(part: PartWeights, language: Language) -> TextTable:
     """All weights of one head; hidden cells are empty."""
-    keys = [f"{place} {piece}" for place, piece in enumerate(part.columns)]
+    keys = [f"{place} {_visible(piece)}" for place, piece in enumerate(part.columns)]
     rows = [
         [
-            f"{place} {piece}",
+            f"{place} {_visible(piece)}",
             *(f"{w:.2f}" if seen else "" for w, seen in zip(weights_S, allowed_S, strict=True)),
         ]
         for place, (piece, weights_S, allowed_S) in enumerate(
@@ -207,8 +211,8 @@ def _top_table(part: PartWeights, language: Language) -> TextTable:
     rows = []
     for place, weights_S in enumerate(weights_TS):
         top = [key for key in np.argsort(-weights_S, kind="stable")[:3] if weights_S[key] > 0]
-        cells = [f"{part.columns[key]} ({key}) {weights_S[key]:.2f}" for key in top]
-        rows.append([str(place), part.rows[place], *cells, *[""] * (3 - len(cells))])
+        cells = [f"{_visible(part.columns[key])} ({key}) {weights_S[key]:.2f}" for key in top]
+        rows.append([str(place), _visible(part.rows[place]), *cells, *[""] * (3 - len(cells))])
     place, token = Words("place", "位置").of(language), Words("token", "token").of(language)
     columns = [place, token, *(Words(f"looks at, {n}.", f"所看第 {n}").of(language) for n in (1, 2, 3))]
     notes = [Words("In brackets the place, counted from 0.", "括号内为位置，从 0 数起。").of(language)]

@@ -21,7 +21,7 @@ from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
 from mingyue.inspection.words import Language, TextTable, Words
 
-LOSS_ROWS = 4
+LOSS_ROWS = 2
 """Random sequences on which the loss is measured."""
 MOST_TEXTS = 8
 MOST_TOKENS = 1024

@@ -117,11 +117,12 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
         column_labels=heads,
         low=0.0,
         high=1.0,
-        legend=Words("share of its weight on the pattern", "给该模式的权重占比").of(language),
+        legend=Words("score", "得分").of(language),
         note=Words(
-            f"A label needs a score of uniform attention + {EARNED} of what is left to 1. Hover: all scores, "
-            "in brackets those of uniform attention.",
-            f"得名门槛 = 均匀注意力的得分 + 余下部分的 {EARNED}。悬停可见全部得分，括号内为均匀注意力的得分。",
+            "Score: share of its weight that a head gives to the pattern it is nearest to. It takes the name from "
+            f"uniform attention + {EARNED} of what is left to 1. Hover: all scores, in brackets the uniform ones.",
+            f"得分：头给最接近的模式的权重占比。达到均匀注意力 + 余下部分的 {EARNED}，方得此名。"
+            "悬停可见全部得分，括号内为均匀注意力。",
         ).of(language),
     )
 
@@ -132,8 +133,8 @@ def worth_chart(part: PartHeads, zero_LH: Floats, measured_on: Words, language: 
     name = PART_NAMES[part.part]
     return matrix_chart(
         Words(
-            f"{name.en}: change of the loss with a head switched off, nats a token",
-            f"{name.zh}：关掉一个头后损失的变化（每 token nat）",
+            f"{name.en}: Δ loss with a head off, nats a token",
+            f"{name.zh}：关掉一个头后的 Δ 损失（每 token nat）",
         ).of(language),
         zero_LH,
         row_labels=layers,

@@ -166,7 +166,7 @@ def _block_labels(pieces: Sequence[str], side: int) -> tuple[str, ...]:
     if size == 1:
         return tuple(pieces)
     starts = range(0, len(pieces), size)
-    return tuple(f"{start}–{min(start + size, len(pieces)) - 1} {pieces[start]}…" for start in starts)
+    return tuple(f"{start}–{min(start + size, len(pieces)) - 1}:{pieces[start]}…" for start in starts)
 
 
 def _measure(weights_HTS: Tensor, allowed_TS: Tensor, part: AttentionPart) -> list[Tensor]:

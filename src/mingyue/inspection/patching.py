@@ -1,0 +1,248 @@
+"""Activation patching: where a model holds what tells two texts apart (Meng et al. 2022, section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mingyue.errors import GenerationError, SettingsError
+from mingyue.inspection.arrays import to_lists
+from mingyue.inspection.capture import capture
+from mingyue.inspection.charts import Chart, matrix_chart
+from mingyue.inspection.parts import check_places, matching, place_names
+from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.view import View
+from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.nn import Taps
+from mingyue.nn.taps import Edit
+
+MOST_LOGITS = 1 << 24
+"""Of one batch of patched texts: 64 MiB."""
+LEAST_DIFFERENCE = 1e-4
+"""Of the two texts' logit differences: between nearer ones there is nothing to recover."""
+_ROWS_OF_TABLE = 12
+_OF_THE_SOURCE = ("cross_attention.key", "cross_attention.value")
+
+
+@dataclass(frozen=True)
+class PatchingView(View):
+    """How much of the clean text's answer comes back when one vector is taken from its pass."""
+
+    title: ClassVar[Words] = Words("Activation patching", "激活修补")  # pyrefly: ignore[bad-override]
+    places: tuple[str, ...]
+    """The P places, in the order of a pass."""
+    recovered_PT: NDArray[np.float64]
+    """By place and position: 0 = the answer of the corrupted text, 1 = that of the clean one."""
+    difference_PT: NDArray[np.float64]
+    """The logit difference that was read."""
+    clean_difference: float
+    """logit(answer) − logit(instead) after the clean text."""
+    corrupted_difference: float
+    clean_pieces: tuple[str, ...]
+    corrupted_pieces: tuple[str, ...]
+    answer: str
+    instead: str
+
+    def charts(self, language: Language = "en") -> list[Chart]:
+        """Places × positions, coloured by what was recovered."""
+        rows, row_title = _row_labels(self.places, language)
+        return [
+            matrix_chart(
+                Words(
+                    f"Share of the answer “{self.answer}” (not “{self.instead}”) that one vector brings back",
+                    f"一个向量能恢复多少答案“{self.answer}”（而非“{self.instead}”）",
+                ).of(language),
+                self.recovered_PT,
+                row_labels=rows,
+                column_labels=self._labels(),
+                row_title=row_title,
+                column_title=Words("token", "token").of(language),
+                diverging=True,
+                note=self._note(language),
+                language=language,
+            )
+        ]
+
+    def tables(self, language: Language = "en") -> list[TextTable]:
+        """The places and positions that bring most back."""
+        order = np.argsort(-np.abs(self.recovered_PT), axis=None, kind="stable")[:_ROWS_OF_TABLE]
+        labels = self._labels()
+        rows = []
+        for number in order:
+            place, position = divmod(int(number), self.recovered_PT.shape[1])
+            recovered = self.recovered_PT[place, position]
+            rows.append(
+                [
+                    self.places[place],
+                    str(position),
+                    labels[position],
+                    f"{self.difference_PT[place, position]:+.3f}",
+                    f"{recovered:.2f}".replace("-0.00", "0.00"),
+                ]
+            )
+        columns = [
+            Words("place", "位置名").of(language),
+            Words("position", "第几个").of(language),
+            Words("token", "token").of(language),
+            Words("logit difference", "logit 差").of(language),
+            Words("recovered", "恢复").of(language),
+        ]
+        return [TextTable(self.title.of(language), columns, rows, [columns[1], *columns[3:]], self._note(language))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """`recovered_PT` and `difference_PT`, [places, positions], with the places, the tokens and both answers."""
+        return {
+            "places": list(self.places),
+            "recovered_PT": to_lists(self.recovered_PT),
+            "difference_PT": to_lists(self.difference_PT),
+            "clean_difference": self.clean_difference,
+            "corrupted_difference": self.corrupted_difference,
+            "clean": list(self.clean_pieces),
+            "corrupted": list(self.corrupted_pieces),
+            "answer": self.answer,
+            "instead": self.instead,
+        }
+
+    def _labels(self) -> list[str]:
+        return [
+            clean if clean == corrupted else f"{corrupted}←{clean}"
+            for clean, corrupted in zip(self.clean_pieces, self.corrupted_pieces, strict=True)
+        ]
+
+    def _note(self, language: Language) -> str:
+        return Words(
+            f"logit({self.answer}) − logit({self.instead}): {self.clean_difference:+.3f} after the clean text, "
+            f"{self.corrupted_difference:+.3f} after the corrupted one; 0 = as corrupted, 1 = as clean.",
+            f"logit({self.answer}) − logit({self.instead})：干净文本后为 {self.clean_difference:+.3f}，受扰文本后为 "
+            f"{self.corrupted_difference:+.3f}；0 = 同受扰文本，1 = 同干净文本。",
+        ).of(language)
+
+
+def _row_labels(places: Sequence[str], language: Language) -> tuple[list[str], str]:
+    """Names that differ in their layer alone are shown by it: their labels, and the title above them."""
+    parts = list(zip(*(place.split(".") for place in places), strict=False))
+    differing = [number for number, part in enumerate(parts) if len(set(part)) > 1]
+    alike = len({place.count(".") for place in places}) == 1 and len(differing) == 1
+    if not alike or not all(layer.isdigit() for layer in parts[differing[0]]):
+        return list(places), Words("place", "位置名").of(language)
+    pattern = ".".join("*" if number in differing else part[0] for number, part in enumerate(parts))
+    return [Words(f"layer {layer}", f"第 {layer} 层").of(language) for layer in parts[differing[0]]], pattern
+
+
+@torch.inference_mode()
+def patching(
+    subject: Subject,
+    clean: Reading,
+    corrupted: Reading,
+    *,
+    answer: str | int,
+    instead: str | int,
+    places: str | Sequence[str] | None = None,
+    at: int = -1,
+) -> PatchingView:
+    """Read `corrupted` with one vector of `clean` in turn at each place and position.
+
+    `answer` is the token that the clean text makes likelier, `instead` the one that the corrupted text does: texts of
+    one token each, or ids. The logits are those at position `at`. `places` are tap names or patterns; by default the
+    residual stream after every block (of a model of pairs, of every block of the decoder).
+
+    Raises `SettingsError` for names that are no places, places of both texts of a pair, and an `at` outside the text;
+    `GenerationError` for texts of unequal length, a token that is several, and texts with the same logit difference.
+    """
+    if places is None:
+        places = "decoder.blocks.*.output" if subject.of_pairs else "blocks.*.output"
+    patterns = (places,) if isinstance(places, str) else tuple(places)
+    check_places(subject, patterns)
+    known = place_names(subject)
+    names = [name for name in known if any(name in matching(pattern, known) for pattern in patterns)]
+    _check_lengths(clean, corrupted)
+    if not -len(clean.ids_T) <= at < len(clean.ids_T):
+        raise SettingsError(f"there is no position {at}: the texts have {len(clean.ids_T)} tokens, counted from 0")
+    wanted, other = (_token(subject, token) for token in (answer, instead))
+    in_source = {name.startswith("encoder.") or name.endswith(_OF_THE_SOURCE) for name in names}
+    if len(in_source) > 1:
+        raise SettingsError("places of the source and of the target have different positions", advice="Patch one side.")
+    seen = capture(subject, clean, names)
+
+    def difference(logits_RTV: Tensor) -> Tensor:
+        return (logits_RTV[:, at, wanted] - logits_RTV[:, at, other]).double().cpu()
+
+    before = float(difference(subject.logits(corrupted)[None]))
+    after = float(difference(seen.logits_TV[None]))
+    if abs(after - before) < LEAST_DIFFERENCE:
+        raise GenerationError(
+            f"after both texts the logits of the two tokens differ by the same ({after:+.4f}): nothing to recover",
+            advice="Choose an answer that one of the texts makes likelier.",
+        )
+    found_PT = torch.stack([_patched(subject, corrupted, name, seen.values[name], difference) for name in names])
+    pieces = [reading.source_pieces if in_source == {True} else reading.pieces for reading in (clean, corrupted)]
+    return PatchingView(
+        places=tuple(names),
+        recovered_PT=((found_PT - before) / (after - before)).numpy(),
+        difference_PT=found_PT.numpy(),
+        clean_difference=after,
+        corrupted_difference=before,
+        clean_pieces=pieces[0],
+        corrupted_pieces=pieces[1],
+        answer=subject.tokenizer.token_text(wanted),
+        instead=subject.tokenizer.token_text(other),
+    )
+
+
+def _patched(
+    subject: Subject, corrupted: Reading, place: str, clean: Tensor, difference: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """differences_T: with the clean vector at each position of the place in turn, as rows of a batch."""
+    module, n_positions = subject.module, clean.shape[-2]
+    at_once = max(1, MOST_LOGITS // (len(corrupted.ids_T) * module.config.vocab_size))
+    found = []
+    for positions_R in torch.arange(n_positions, device=subject.device).split(at_once):
+        rows = len(positions_R)
+        ids = [corrupted.ids_T] if corrupted.source_ids_S is None else [corrupted.source_ids_S, corrupted.ids_T]
+        taps = Taps(edits={place: _patch(positions_R, clean)})
+        found.append(difference(module(*(one[None].repeat(rows, 1) for one in ids), taps=taps)))
+    return torch.cat(found)
+
+
+def _patch(positions_R: Tensor, clean: Tensor) -> Edit:
+    """In row r, position `positions_R[r]` is that of `clean`."""
+
+    def edit(value: Tensor) -> Tensor:
+        edited = value.clone()
+        row_R = torch.arange(len(positions_R), device=value.device)
+        edited.movedim(-2, 1)[row_R, positions_R] = clean.movedim(-2, 0)[positions_R]
+        return edited
+
+    return edit
+
+
+def _check_lengths(clean: Reading, corrupted: Reading) -> None:
+    sides = [("text", clean.ids_T, corrupted.ids_T)]
+    if clean.source_ids_S is not None and corrupted.source_ids_S is not None:
+        sides.append(("source text", clean.source_ids_S, corrupted.source_ids_S))
+    for side, clean_T, corrupted_T in sides:
+        if len(clean_T) != len(corrupted_T):
+            raise GenerationError(
+                f"the clean {side} has {len(clean_T)} tokens, the corrupted one {len(corrupted_T)}: "
+                "their positions do not meet",
+                advice="Change words into others of as many tokens.",
+            )
+
+
+def _token(subject: Subject, token: str | int) -> int:
+    """Its id. Raises `GenerationError` for a text of several tokens, or an id that the model does not have."""
+    if isinstance(token, str):
+        ids = subject.tokenizer.encode(token)
+        if len(ids) != 1:
+            raise GenerationError(f"{token!r} is {len(ids)} tokens, not 1", advice="Give one token, or its id.")
+        token = ids[0]
+    vocab_size = min(subject.module.config.vocab_size, subject.tokenizer.vocab_size)
+    if not 0 <= token < vocab_size:
+        raise GenerationError(f"there is no token {token}: ids are 0 to {vocab_size - 1}")
+    return token
