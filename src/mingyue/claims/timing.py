@@ -46,7 +46,7 @@ def times_as_long(times: Sequence[float], reference: Sequence[float]) -> Number:
 def _calls(way: Callable[[], object], least_seconds: float) -> int:
     way()  # what happens only once is not counted
     calls, spent = 0, 0.0
-    while spent < least_seconds:
+    while not calls or spent < least_seconds:
         spent += _seconds(way, 1)
         calls += 1
     return calls
