@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -86,6 +87,8 @@ def command_of(result: Result) -> str:
 def _digits(value: float) -> str:
     """Three digits that mean something, or a whole number."""
     size = abs(value)
+    if not math.isfinite(value):
+        return str(value)
     if value == 0 or (value == round(value) and size < 1e7):
         return f"{value:,.0f}"
     if not 1e-3 <= size < 1e7:

@@ -37,9 +37,9 @@ _GAPS = {
 def measure(trial: Trial) -> Measurement:
     """KL divergences between model, counts and truth, for texts of several lengths."""
     lengths = trial.pick((300, 3000), (300, 1000, 3000, 10000, 30000), (300, 1000, 3000, 10000, 30000, 100000))
-    steps = trial.pick(150, 400, 600)
+    steps = trial.pick(80, 200, 400)
     chosen = seeds(trial, 2, 5, 10)
-    more = seeds(trial, 30, 60, 120)  # counting is cheap: an interval for what needs no model
+    more = seeds(trial, 15, 60, 120)  # counting is cheap: an interval for what needs no model
     rows: list[dict[str, Any]] = []
     shares, ratios = list[Number](), list[Number]()
     followed: list[Number] = []

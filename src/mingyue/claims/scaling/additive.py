@@ -164,6 +164,7 @@ def judge(numbers: Numbers) -> Finding:
     ratios = [value[f"{arm}_least"] / value["additive_least"] for arm in ("plain", "scaled")]
     small = max(ratios) <= FACTOR
     alike = small and min(ratios) >= 1 / FACTOR
+    long_enough = max(value["additive_least"], value["additive_most"]) < value["steps"]
     verdict = "holds" if alike else "holds with a correction"
 
     def told(end: str, comma: str) -> str:
@@ -174,15 +175,17 @@ def judge(numbers: Numbers) -> Finding:
         return comma.join(parts)
 
     return Finding(
-        verdict if behind and kept and small else "does not hold here",
+        verdict if behind and kept and small and long_enough else "does not hold here",
         Words(
             f"Median steps to {ACCURACY:.0%} for additive, dot-product and scaled dot-product attention: "
             f"{told('least', ', ')} at d_k = {value['least_width']:g}; {told('most', ', ')} at "
             f"d_k = {value['most_width']:g}."
-            + ("" if alike or not small else " At small d_k they are not alike: dot products are faster."),
+            + ("" if alike or not small else " At small d_k they are not alike: the scaled one is faster.")
+            + ("" if long_enough else " The training was too short for additive attention to get there."),
             f"达到 {ACCURACY:.0%} 的步数（中位数），加性、点积、缩放点积依次为：d_k = {value['least_width']:g} 时 "
             f"{told('least', '、')}；d_k = {value['most_width']:g} 时 {told('most', '、')}。"
-            + ("" if alike or not small else "d_k 小时三者并不相近：点积更快。"),
+            + ("" if alike or not small else "d_k 小时三者并不相近：缩放点积更快。")
+            + ("" if long_enough else "训练太短，加性注意力没有达到。"),
         ),
     )
 

@@ -61,10 +61,9 @@ def _medians(width: int, n_rows: int, scaled: bool, seed: int) -> dict[str, floa
         query_ND = torch.randn(count, width, generator=draw)
         key_SD = torch.randn(KEYS, width, generator=draw)
         weights_NS = (factor * query_ND @ key_SD.T).double().softmax(-1)  # in fp32, 1 − p would be 0 too soon
-        # ∂weights/∂scores = diag(p) − p pᵀ; its Frobenius norm, written out.
-        squares_N, cubes_N = (weights_NS**2).sum(-1), (weights_NS**3).sum(-1)
-        jacobians.append((squares_N - 2 * cubes_N + squares_N**2).clamp(min=0).sqrt())
+        # ∂weights/∂scores = diag(p) − p pᵀ
         jacobian_NSS = torch.diag_embed(weights_NS) - weights_NS[:, :, None] * weights_NS[:, None, :]
+        jacobians.append(jacobian_NSS.flatten(1).norm(dim=-1))
         # ‖J K‖² = Σ (J K Kᵀ) ∘ J: never a [S, D] matrix a row.
         products_SS = (key_SD @ key_SD.T).double()
         gradients.append(factor * ((jacobian_NSS @ products_SS) * jacobian_NSS).sum((1, 2)).clamp(min=0).sqrt())

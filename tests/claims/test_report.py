@@ -1,0 +1,79 @@
+"""The report: one page without a network in two languages, Markdown with figures, and nothing kept silent."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
+
+from mingyue.claims import report as reporting
+from mingyue.claims.claim import Trial
+from mingyue.claims.report import load_results, write_report
+from mingyue.claims.result import Result
+from mingyue.claims.run import run_claim
+from mingyue.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    results = [
+        Result("logs", "report", 0, 1.0, "a machine", error="RuntimeError: <script>|broke"),
+        run_claim("variance", Trial("small", 5)),
+    ]
+    write_report(folder, results)
+    return folder
+
+
+def test_the_page_needs_no_network_and_holds_both_languages(written):
+    page = (written / "index.html").read_text(encoding="utf-8")
+    assert not re.findall(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page)
+    for words in ("Prediction: ", "预测：", "mingyue claims run variance --small --seed 5", "could not be tested"):
+        assert words in page
+    assert "<script>|broke" not in page
+    assert page.index('id="en-variance"') < page.index('id="en-logs"')
+
+
+def test_markdown_has_a_table_of_verdicts_and_its_figures_lie_beside_it(written):
+    for name, word in (("REPORT.md", "holds"), ("REPORT.zh.md", "成立")):
+        text = (written / name).read_text(encoding="utf-8")
+        row = next(line for line in text.splitlines() if line.startswith("|") and "| variance |" in line)
+        assert word in row
+        figures = re.findall(r"!\[\w+\]\(([^)]+)\)", text)
+        assert len(figures) == 1
+        assert (written / figures[0]).read_text(encoding="utf-8").lstrip().startswith("<svg")
+
+
+def test_a_failed_claim_is_named_in_the_counts_and_breaks_no_table(written):
+    text = (written / "REPORT.md").read_text(encoding="utf-8")
+    assert "could not be tested: 1" in text
+    rows = [line for line in text.splitlines() if line.startswith("|") and "| logs |" in line]
+    assert len(rows) == 1 and rows[0].count("|") - rows[0].count("\\|") == 6
+
+
+def test_a_figure_that_cannot_be_drawn_is_told_of_and_the_report_is_there(tmp_path, monkeypatch):
+    claim = reporting.find("variance")
+
+    def fails(measurement, language):
+        raise KeyError("d_k")
+
+    monkeypatch.setattr(reporting, "find", lambda name: type(claim)(**{**vars(claim), "draw": fails}))
+    notes = write_report(tmp_path, [run_claim("variance", Trial("small"))])
+    assert notes == ["variance: the figure could not be drawn (KeyError: 'd_k')"]
+    assert "could not be drawn" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_results_are_read_again_in_the_order_of_the_claims(tmp_path):
+    (tmp_path / "results").mkdir()
+    for name in ("logs", "variance"):
+        Result(name, "full", 1, 2.0, "", error="x").save(tmp_path / "results" / f"{name}.json")
+    assert [one.name for one in load_results(tmp_path)] == ["variance", "logs"]
+    assert [one.name for one in load_results(tmp_path / "results")] == ["variance", "logs"]
+
+
+def test_a_folder_without_results_says_how_to_make_them(tmp_path):
+    with pytest.raises(DataError, match="claims run all --report"):
+        load_results(tmp_path)

@@ -1,0 +1,148 @@
+"""Claims are tested one by one in processes of their own, and what goes wrong with one stops no other."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+
+import psutil
+import pytest
+
+from mingyue.claims import run as running
+from mingyue.claims.claim import Finding, Measurement, Number, Trial
+from mingyue.claims.registry import GROUPS, NAMES, find, group_of, written
+from mingyue.claims.result import Result
+from mingyue.claims.run import run_claim, run_claims
+from mingyue.claims.told import command_of, counts, number_text
+from mingyue.errors import DataError, SettingsError
+from mingyue.inspection import Words
+
+
+def result(name="variance", verdict="holds", **changes):
+    finding = Finding(verdict, Words("because", "因为"))
+    measurement = Measurement(
+        {"slope": Number(1.0, 0.5, math.inf), "none": Number.exact(math.nan)},
+        {"rows": [{"x": 1, "y": 2.5, "z": math.inf, "name": "甲"}]},
+    )
+    return Result(name, "report", 7, 1.5, "a machine", measurement, finding, **changes)
+
+
+def test_every_name_belongs_to_one_group():
+    assert len(NAMES) == len(set(NAMES)) == 36
+    assert [name for name in NAMES if name not in GROUPS[group_of(name)]] == []
+
+
+@pytest.mark.parametrize("name", written())
+def test_a_claim_is_where_its_name_says_and_speaks_both_languages(name):
+    claim = find(name)
+    assert (claim.name, claim.group) == (name, group_of(name))
+    said = [claim.claim, claim.prediction, claim.method, *claim.labels.values()]
+    for words in [*said, *([claim.correction] if claim.correction else [])]:
+        assert words.en.strip() and words.zh.strip()
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(SettingsError, match="did you mean 'variance'"):
+        find("varianz")
+
+
+def test_a_result_survives_the_disk_with_numbers_that_are_not_finite(tmp_path):
+    path = tmp_path / "variance.json"
+    result().save(path)
+    json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    back = Result.load(path)
+    assert back.finding == result().finding
+    assert back.measurement.numbers["slope"] == Number(1.0, 0.5, math.inf)
+    assert math.isnan(back.measurement.numbers["none"].value)
+    assert back.measurement.tables["rows"] == [{"x": 1, "y": 2.5, "z": None, "name": "甲"}]
+    assert (back.seed, back.size, back.failed) == (7, "report", False)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"format": 2}, {"verdict": "certainly"}, {"size": "huge"}, {"numbers": {"a": 1}}, {"claim": None}]
+)
+def test_what_is_not_a_result_is_refused(tmp_path, damage):
+    path = tmp_path / "variance.json"
+    value = result().to_dict() | damage
+    if damage == {"claim": None}:
+        del value["claim"]
+    path.write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(DataError):
+        Result.load(path)
+
+
+def test_an_error_in_a_claim_is_its_result(monkeypatch):
+    def fails(trial):
+        raise ZeroDivisionError("no seeds")
+
+    claim = find("variance")
+    monkeypatch.setattr(running, "find", lambda name: type(claim)(**{**vars(claim), "measure": fails}))
+    found = run_claim("variance", Trial("small"))
+    assert found.failed and found.measurement is None
+    assert "ZeroDivisionError: no seeds (test_run.py" in found.error
+
+
+def test_claims_run_in_other_processes_and_a_failure_stops_no_other(tmp_path, monkeypatch):
+    real = running.group_of
+    monkeypatch.setattr(running, "group_of", lambda name: "scaling" if name == "nonsense" else real(name))
+    (tmp_path / "nonsense.json").write_text("left by an earlier run", encoding="utf-8")
+    states = []
+    found = run_claims(["nonsense", "variance"], Trial("small", 3), tmp_path, workers=1, progress=states.append)
+    assert [one.name for one in found] == ["nonsense", "variance"]
+    assert "no claim 'nonsense'" in found[0].error
+    assert found[1].finding is not None and (found[1].size, found[1].seed) == ("small", 3)
+    assert Result.load(tmp_path / "variance.json").finding == found[1].finding
+    assert [state.finished.name for state in states if state.finished] == ["nonsense", "variance"]
+    assert states[0].running == ("nonsense",) and states[-1].done == states[-1].total == 2
+    here = run_claim("variance", Trial("small", 3))
+    assert here.measurement.numbers == found[1].measurement.numbers
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+def test_a_process_that_dies_is_told_of_and_another_takes_its_place():
+    killed = []
+
+    def kill_the_first(state):
+        if state.running and not killed:
+            for child in psutil.Process().children():
+                if "spawn_main" in " ".join(child.cmdline()):
+                    killed.append(child.pid)
+                    os.kill(child.pid, signal.SIGKILL)
+
+    found = run_claims(["logs", "variance"], Trial("small"), workers=1, progress=kill_the_first)
+    assert "ended with code -9" in found[0].error
+    assert found[1].finding is not None
+    assert not [child for child in psutil.Process().children() if child.pid in killed]
+
+
+def test_no_workers_are_refused():
+    with pytest.raises(SettingsError, match="workers 0"):
+        run_claims(["variance"], Trial("small"), workers=0)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (Number.exact(1234.0, "steps"), "1,234 steps"),
+        (Number(0.5, 0.25, 0.75), "0.5 [0.25, 0.75]"),
+        (Number(1.0, 1.0 - 2e-7, 1.0 + 3e-7), "1 ± 3e-07"),
+        (Number.exact(3.2e-8), "3.2e-08"),
+        (Number.exact(123.456), "123"),
+        (Number.exact(math.inf), "inf"),
+        (Number(2.0, 1.0, 4.0, "nats"), "2 [1, 4] nats"),
+    ],
+)
+def test_numbers_are_told_with_their_interval(number, text):
+    assert number_text(number) == text
+
+
+def test_counts_are_honest():
+    results = [result(), result(verdict="does not hold here"), Result("logs", "full", 0, 1.0, "", error="broke")]
+    assert counts(results).en == (
+        "3 claims tested. holds: 1, holds with a correction: 0, does not hold here: 1, could not be tested: 1."
+    )
+    assert "不成立 1 条" in counts(results).zh
+    assert command_of(results[2]) == "mingyue claims run logs --full --seed 0"
