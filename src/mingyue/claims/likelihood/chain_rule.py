@@ -146,7 +146,7 @@ def judge(numbers: Numbers) -> Finding:
             f"{value['masked_total']:.6f}; log P in one pass and token by token differ by {value['passes_apart']:.1g} "
             f"nats. Without the mask the sum is {value['open_total']:,.1f}: no probability.",
             f"全部 {value['strings']:,.0f} 个长 {value['length']:g} 的文本，概率之和为 {value['masked_total']:.6f}；"
-            f"一次算出的 log P 与逐个词元算出的相差 {value['passes_apart']:.1g} nat。"
+            f"一次算出的 log P 与逐个 token 算出的相差 {value['passes_apart']:.1g} nat。"
             f"去掉掩码后，这个和是 {value['open_total']:,.1f}，已不是概率。",
         ),
     )
@@ -165,7 +165,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             series="arm",
             low="low",
             high="high",
-            x_title="文本长度（词元）" if zh else "tokens of the text",
+            x_title="文本长度（token）" if zh else "tokens of the text",
             y_title="Σ P",
             log_y=True,
             note="色带：各随机种子的最小与最大值。" if zh else "Bands: least and greatest over seeds.",
@@ -177,24 +177,24 @@ CLAIM = Claim(
     name="chain-rule",
     group="likelihood",
     claim=Words(
-        "A causal model gives each text a probability: the product, over its tokens, of the probability of each token "
+        "A causal model gives each text a probability: the product, over its tokens, of the probability of each token"
         "given "
         "those before it.",
-        "因果模型给每个文本一个概率：各词元在其前文下的条件概率之积。",
+        "因果模型给每个文本一个概率：各 token 在其前文下的条件概率之积。",
     ),
     prediction=Words(
         f"Over all texts of a length the products add up to 1 (to {EXACT:g}), before and after training, and log P is "
         f"the sum "
         f"of the token terms however it is computed (to {EXACT:g} nats). With the mask taken away the sum is at least "
         f"{BROKEN:g} away from 1.",
-        f"对某一长度的全部文本，连乘积之和为 1（误差 {EXACT:g}），训练前后都如此；log P 等于各词元项之和，与算法无关"
+        f"对某一长度的全部文本，连乘积之和为 1（误差 {EXACT:g}），训练前后都如此；log P 等于各 token 项之和，与算法无关"
         f"（误差 {EXACT:g} nat）。去掉掩码后，这个和至少偏离 1 达 {BROKEN:g}。",
     ),
     method=Words(
         f"A vocabulary of {_LETTERS} tokens, so that every text can be listed. A small model is trained on random "
         f"texts, once "
         "with the causal mask and once with every token seeing every other; then P is summed over all texts.",
-        f"词表只有 {_LETTERS} 个词元，所有文本都能列出。小模型在随机文本上训练，一次有因果掩码，一次人人互见；"
+        f"词表只有 {_LETTERS} 个 token，所有文本都能列出。小模型在随机文本上训练，一次有因果掩码，一次人人互见；"
         "然后对全部文本求 P 之和。",
     ),
     measure=measure,
@@ -202,7 +202,7 @@ CLAIM = Claim(
     draw=draw,
     labels={
         "strings": Words("texts of the greatest length", "最大长度的文本数"),
-        "length": Words("greatest length in tokens", "最大长度（词元）"),
+        "length": Words("greatest length in tokens", "最大长度（token）"),
         "masked_total": Words("Σ P with the mask, trained (furthest from 1)", "有掩码、训练后的 Σ P（离 1 最远者）"),
         "untrained_total": Words(
             "Σ P with the mask, not trained (furthest from 1)", "有掩码、未训练的 Σ P（离 1 最远者）"

@@ -144,7 +144,7 @@ CLAIM = Claim(
     claim=Words(
         "The product of the probabilities of all tokens is too small a number to compute with; so their logarithms "
         "are added.",
-        "把所有词元的概率连乘，数会小到无法计算；所以取对数相加。",
+        "把所有 token 的概率连乘，数会小到无法计算；所以取对数相加。",
     ),
     prediction=Words(
         f"With a vocabulary of {VOCABULARY:,} characters the fp32 product is exactly 0 within {SOON} characters; the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ def _text(seed: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
     bounds = truth_VV.cumsum(-1)[:, :-1].tolist()
     ids, state = [0], 0
     for uniform in torch.rand(length, generator=draw, dtype=torch.float64).tolist():
-        state = sum(uniform > bound for bound in bounds[state])
+        state = bisect(bounds[state], uniform)
         ids.append(state)
     ids_T = torch.tensor(ids)
     pairs_N = ids_T[:-1] * STATES + ids_T[1:]
@@ -148,7 +149,7 @@ def judge(numbers: Numbers) -> Finding:
             f"not.",
             f"模型与计数之间剩下的差距，至多是计数与真实之间差距的 {value['left_most']:.1g}；而后者是 V(V − 1)/2N 的 "
             f"{value['ratio_least']:.2f} 到 {value['ratio_most']:.2f} 倍。所以用 {value['least_text']:,.0f} "
-            f"个词元训练，模型离真实 "
+            f"个 token 训练，模型离真实 "
             f"{value['model_to_truth_short']:.3g} nat；用 {value['most_text']:,.0f} 个，是 "
             f"{value['model_to_truth_long']:.2g} nat："
             "有用的是更多文本，而不是更多训练。",
@@ -169,8 +170,8 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             series="gap",
             low="low",
             high="high",
-            x_title="文本长度 N（词元）" if zh else "tokens of the text, N",
-            y_title="KL（nat/词元）" if zh else "KL, nats a token",
+            x_title="文本长度 N（token）" if zh else "tokens of the text, N",
+            y_title="KL（nat/token）" if zh else "KL, nats a token",
             log_x=True,
             log_y=True,
             note="色带为各随机种子的 95 % 区间。" if zh else "Bands: 95 % intervals over seeds.",
@@ -199,8 +200,8 @@ CLAIM = Claim(
         "A one-layer model that sees the last token only is trained on the counts of pairs (the same as training on "
         "the text: "
         "checked on a stretch of it). Divergences are KL, weighted by how often a token occurs.",
-        "单层模型只看前一个词元，用相邻词元对的计数训练（等同于在文本上训练：取一段验证过）。距离用 KL 散度，"
-        "按词元出现次数加权。",
+        "单层模型只看前一个 token，用相邻 token 对的计数训练（等同于在文本上训练：取一段验证过）。距离用 KL 散度，"
+        "按 token 出现次数加权。",
     ),
     measure=measure,
     judge=judge,

@@ -179,7 +179,7 @@ CLAIM = Claim(
     group="likelihood",
     claim=Words(
         "Inputs and targets are the same text, shifted by one token: X = [12, 45, 9, 33] has Y = [45, 9, 33, 88].",
-        "输入与目标是同一段文本，错开一个词元：X = [12, 45, 9, 33] 对应 Y = [45, 9, 33, 88]。",
+        "输入与目标是同一段文本，错开一个 token：X = [12, 45, 9, 33] 对应 Y = [45, 9, 33, 88]。",
     ),
     prediction=Words(
         f"The batches of this library are shifted so. Trained with Y = X the loss falls below {COPIED:g}, and yet "
