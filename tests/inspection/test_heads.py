@@ -286,8 +286,7 @@ def test_own_texts_are_what_the_loss_is_measured_on_within_the_cap(lively, monke
     view = heads_view(subject, probes=["abcd", "hello"])
     assert "1 given text, 3 tokens (1 more left out)" in view.tables()[0].note
     assert "另有 1 篇未用" in view.tables("zh")[0].note
-    with pytest.raises(GenerationError, match="no next token"):
-        heads_view(subject, probes=["a"])
+    assert heads_view(subject, probes=["a"]).measured_on == heads_view(subject).measured_on, "nothing follows one token"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.errors import GenerationError
 from mingyue.inspection.ablation import Ablated, Progress, ablate_heads
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.charts import Chart
@@ -103,7 +102,7 @@ def heads_view(
 
 
 def _own_texts(subject: Subject, given: Sequence[Text]) -> tuple[list[Probe], int]:
-    """The texts within the caps, and how many were left out. Raises `GenerationError` where none can be foretold."""
+    """The texts within the caps, and how many were left out; texts of one token are none: nothing is foretold."""
     probes: list[Probe] = []
     n_tokens = n_given = 0
     for text in given:
@@ -112,17 +111,13 @@ def _own_texts(subject: Subject, given: Sequence[Text]) -> tuple[list[Probe], in
         else:
             reading = subject.read(text) if isinstance(text, str) else subject.read(text[1], text[0])
         if not len(reading.targets_T):
-            continue  # one token: nothing is foretold
+            continue
         n_given += 1
         n_tokens += len(reading.ids_T)
         if probes and (len(probes) == MOST_TEXTS or n_tokens > MOST_TOKENS):
             continue
         source_BS = None if reading.source_ids_S is None else reading.source_ids_S[None]
         probes.append(Probe(reading.ids_T[None], reading.targets_T[None], source_BS))
-    if given and not probes:
-        raise GenerationError(
-            "the texts have one token each, so there is no next token to foretell", advice="Give longer texts."
-        )
     return probes, n_given - len(probes)
 
 
