@@ -127,7 +127,7 @@ def _replace_heads(head_R: Tensor, instead_RD: Tensor) -> Callable[[Tensor], Ten
 
     def edit(heads_BHTD: Tensor) -> Tensor:
         edited_RBHTD = heads_BHTD.clone().unflatten(0, (len(head_R), -1))
-        edited_RBHTD[torch.arange(len(head_R)), :, head_R] = instead_RD[:, None, None]
+        edited_RBHTD[torch.arange(len(head_R), device=head_R.device), :, head_R] = instead_RD[:, None, None]
         return edited_RBHTD.flatten(0, 1)
 
     return edit
