@@ -110,7 +110,7 @@ def _judge(numbers: Numbers) -> Finding:
         f"参数量相同，单头答对 {one:.0%} 的值，双头答对 {two:.0%}；只知其一、另一个靠猜，约为 "
         f"{numbers['mixture'].value:.0%}。",
     )
-    if two < ENOUGH or one >= ENOUGH or numbers["parameters_apart"].value:
+    if not two >= ENOUGH or not one < ENOUGH or numbers["parameters_apart"].value:
         return Finding("does not hold here", reason)
     if one <= MIXED:
         return Finding("holds", reason)

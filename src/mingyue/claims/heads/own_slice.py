@@ -115,7 +115,7 @@ def _least(changes_SN: NDArray[np.float64]) -> Number:
 def _judge(numbers: Numbers) -> Finding:
     own, elsewhere = numbers["own"].value, numbers["elsewhere"].value
     by_input, by_kernel = numbers["input_elsewhere"].value, numbers["convolution_elsewhere"].value
-    if elsewhere or own < REACHES or by_kernel < REACHES:
+    if elsewhere or not own >= REACHES or not by_kernel >= REACHES:
         return Finding(
             "does not hold here",
             Words(

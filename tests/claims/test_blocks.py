@@ -1,0 +1,140 @@
+"""The claims of "Blocks": what their small forms show, verdicts on numbers that contradict them, their figures."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from mingyue.claims.blocks import facts, feedforward, memory, parts, residual
+from mingyue.claims.claim import Measurement, Number, Trial
+from mingyue.claims.training import tiny
+from mingyue.nn import CAUSAL, Rotation
+
+CLAIMS = {module.CLAIM.name: module.CLAIM for module in (residual, feedforward, facts, memory)}
+HOLDS, CORRECTED, FAILS = "holds", "holds with a correction", "does not hold here"
+
+
+@functools.cache
+def small(name: str) -> Measurement:
+    return CLAIMS[name].measure(Trial("small"))
+
+
+def value(name: str, number: str) -> float:
+    return small(name).numbers[number].value
+
+
+def judged(name: str, **changes: float) -> str:
+    """The verdict on the measured numbers with some of them changed."""
+    changed = {key: Number.exact(number) for key, number in changes.items()}
+    assert changed.keys() <= CLAIMS[name].labels.keys()
+    return CLAIMS[name].judge({**small(name).numbers, **changed}).verdict
+
+
+def every_arm(measure: str, **values: float) -> dict[str, float]:
+    return {f"{arm.replace('_', '-')}_{measure}": number for arm, number in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("residual", CORRECTED), ("feedforward", HOLDS), ("facts", HOLDS), ("memory", CORRECTED)]
+)
+def test_the_small_form_gives_the_verdict_that_is_true(name, verdict):
+    assert CLAIMS[name].judge(small(name).numbers).verdict == verdict
+
+
+def test_without_norms_and_path_the_gradient_dies_out_and_without_the_path_alone_tokens_become_one():
+    assert value("residual", "bare-plain_gradient") < 1e-3
+    assert min(value("residual", f"{arm}-plain_cosine") for arm in ("pre", "post")) > 0.99
+    assert value("residual", "pre_cosine") < value("residual", "post_cosine")
+
+
+def test_a_block_without_residual_path_has_the_same_weights_and_no_way_past_its_sublayers():
+    block = tiny(7, context=4, n_layers=1).every_block()[0]
+    plain = parts.without_residual(block)
+    assert {id(weight) for weight in plain.parameters()} == {id(weight) for weight in block.parameters()}
+    with torch.no_grad():
+        block.attention.output.weight.zero_()
+        block.feedforward.output.weight.zero_()
+        x_BTM = torch.randn(1, 4, 32)
+        assert torch.equal(block(x_BTM, CAUSAL, Rotation()), x_BTM)
+        assert not plain(x_BTM, CAUSAL, Rotation()).any()
+
+
+def test_attention_alone_is_linear_at_one_position_and_the_linear_fit_is_the_least_error():
+    assert value("feedforward", "given_weights") <= feedforward.LINEAR
+    assert value("feedforward", "own_weights") > 0.1
+    assert value("feedforward", "attention_ratio") == pytest.approx(1, abs=feedforward.AS_LINEAR)
+    x = torch.randn(50, 1, 4)
+    wanted = x[..., :1] * 3 - 1
+    assert feedforward._error_of_linear_fit((x, wanted), (x, wanted)) == pytest.approx(0, abs=1e-9)
+
+
+def test_wider_attention_has_as_many_weights_as_the_feed_forward_part_and_embeddings_stay():
+    wide, attention = value("facts", "parameters_64"), value("facts", "parameters_attention")
+    assert attention == pytest.approx(wide, rel=0.05)
+    model = facts._model("16", 20, 0)
+    assert not model.embedding.weight.requires_grad
+    # Without a feed-forward part and its weights: norms, and attention 4·d².
+    assert value("facts", "parameters_0") >= 4 * 16**2
+
+
+def test_the_memory_of_a_source_text_is_one_for_all_blocks_and_steps():
+    for name in ("read", "memory", "logits", "query_own"):
+        assert value("memory", name) <= memory.EQUAL
+    assert value("memory", "query_previous") > memory.OTHER
+    assert value("memory", "work") > 1
+
+
+def test_verdicts_follow_the_numbers():
+    assert judged("feedforward", attention_ratio=0.8) == FAILS
+    assert judged("feedforward", feedforward_ratio=0.9) == FAILS
+    assert judged("feedforward", given_weights=0.1) == FAILS
+    assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=0.5) == HOLDS
+    assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=0.9) == CORRECTED
+    assert judged("facts", recalled_0=0.2, recalled_16=0.9, recalled_64=0.9, recalled_attention=0.5) == FAILS
+    assert judged("facts", recalled_0=0.7, recalled_16=0.8, recalled_64=0.9, recalled_attention=0.5) == FAILS
+    assert judged("memory", query_own=0.5, query_previous=0.0) == HOLDS
+    assert judged("memory", query_own=0.5, query_previous=0.5) == FAILS
+    for name in ("read", "memory", "logits"):
+        assert judged("memory", **{name: 0.01}) == FAILS
+        assert judged("memory", **{name: float("nan")}) == FAILS
+
+
+def test_verdicts_on_the_residual_path():
+    gradients = every_arm("gradient", pre=2, post=1, pre_plain=1e-4, post_plain=1e-4, bare=1, bare_plain=1e-4)
+    cosines = every_arm("cosine", pre=0.3, post=0.4, pre_plain=0.99, post_plain=0.99, bare=0.5, bare_plain=0.99)
+    trained = {"pre_warm_loss": 2.0, "pre_cold_loss": 2.0, "post_warm_loss": 2.1, "post_cold_loss": 3.0}
+    learned = {**trained, "pre-plain_warm_loss": 2.05}
+
+    def verdict(**changes: float) -> str:
+        return judged("residual", **{**gradients, **cosines, **changes})
+
+    assert verdict() == HOLDS
+    assert verdict(**trained, **{"pre-plain_warm_loss": 3.0}) == HOLDS
+    assert verdict(**learned) == FAILS
+    assert verdict(post_cosine=0.99) == CORRECTED
+    assert verdict(**{"pre-plain_gradient": 1.0}) == CORRECTED
+    assert verdict(**{"pre-plain_gradient": 1.0, "pre-plain_cosine": 0.5}) == FAILS
+    assert verdict(pre_gradient=1e-3) == FAILS
+    assert verdict(pre_cosine=0.95) == FAILS
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_each_number_has_words_and_the_figures_draw_in_both_languages(name):
+    claim, measurement = CLAIMS[name], small(name)
+    assert set(measurement.numbers) <= set(claim.labels)
+    titles = []
+    for language in ("en", "zh"):
+        charts = claim.draw(measurement, language)
+        assert charts
+        for chart in charts:
+            assert chart.spec() and chart.html()
+        titles.append([chart.title for chart in charts])
+    assert titles[0] != titles[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "verdict"), [("residual", CORRECTED), ("facts", HOLDS), ("feedforward", HOLDS)])
+def test_the_report_form_of_what_is_trained_gives_the_same_verdict(name, verdict):
+    assert CLAIMS[name].judge(CLAIMS[name].measure(Trial("report")).numbers).verdict == verdict
