@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from mingyue.errors import GenerationError
+from mingyue.inspection import Subject
 from mingyue.inspection import heads as heads_module
 from mingyue.inspection.ablation import ablate_heads
 from mingyue.inspection.arrays import to_lists
@@ -20,6 +21,7 @@ from mingyue.inspection.labels import PartHeads
 from mingyue.inspection.parts import attention_part, attention_parts
 from mingyue.inspection.patterns import Probe, Scores, masks, random_probe, score_patterns
 from mingyue.nn import Taps
+from mingyue.text import train_char
 
 
 @pytest.fixture(scope="module")
@@ -304,3 +306,18 @@ def test_tables_charts_and_json_say_the_same(known_view, language):
     read = json.loads(json.dumps(view.to_dict(), allow_nan=False))
     assert read["parts"]["self"]["labels_LH"][1][0] == "induction"
     assert read["parts"]["self"]["zero_LH"][1][0] == pytest.approx(view.part("self").zero_LH[1, 0], rel=1e-5)
+
+
+def test_a_source_with_a_vocabulary_of_its_own_gets_probes_from_it(lively_pairs):
+    digits = train_char(["0123456789"])
+    subject = lively_pairs(source_vocab_size=digits.vocab_size)
+    subject = Subject(subject.module, subject.tokenizer, digits)
+    probe = random_probe(subject, 0)
+    assert set(digits.decode(probe.source_ids_BS[0].tolist())) <= set("0123456789")
+    assert probe.source_ids_BS.shape == (8, 21), "ten digits, twice, and the end mark"
+    view = heads_view(subject, probes=[("0123456789", "abcdefghij")])
+    assert {part.part: part.labels_LH and part.shape for part in view.parts} == {
+        "encoder": (3, 4),
+        "decoder": (2, 4),
+        "cross": (2, 4),
+    }
