@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mingyue.claims.attention.figures import interval, named, worst
+from mingyue.claims.attention.senses import (
+    LAYERS,
+    MASKED,
+    Corpus,
+    Task,
+    beginning_with_word,
+    causal_model,
+    corpus_of,
+    new_encoder,
+    train_encoder,
+)
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
-from mingyue.claims.grammar import Lexicon, Sentence, banks, strikes
-from mingyue.claims.training import fit, seeds, tiny
+from mingyue.claims.grammar import banks, strikes
+from mingyue.claims.training import seeds
 from mingyue.inspection import Language, Words
 from mingyue.inspection.charts import line_chart
 from mingyue.models import DecoderOnly, EncoderDecoder
@@ -26,62 +36,45 @@ GAP = 0.1
 """How much more alike two vectors of the word are in one sense than in two, at least: a difference of cosines."""
 SAME = 1e-6
 """Largest difference of vectors that should not differ."""
-_LAYERS, _WIDTH, _BATCH, _MASKED = 2, 32, 32, 0.3
-_PAD, _MASK = "□", "■"
-_PAIRS = {
+_WORDS = {"strike": "打", "bank": "bank"}
+_TASKS: tuple[Task, ...] = ("translate", "guess")
+_LINES = {
     "same": Words("same sense", "同一个意思"),
     "other": Words("other sense", "不同的意思"),
+    "other_guess": Words("other sense, trained to guess", "不同的意思（学的是猜词）"),
     "random": Words("random pairs of words", "随机的两个词"),
 }
 
 
-@dataclass(frozen=True)
-class _Corpus:
-    """Sentences in ids, filled up to one length, with the sense of the word that they have in common."""
-
-    words: Lexicon
-    ids_BT: Tensor
-    lengths_B: Tensor
-    senses: Sequence[str]
-    place: int
-    """Where the word stands, in all of them."""
-
-
 def measure(trial: Trial) -> Measurement:
-    """Encoders of 打 and of bank, trained and not; a causal model of 打."""
-    steps = trial.pick(30, 200, 1000)
-    corpora = {"strike": _corpus(strikes(600, 0), "打"), "bank": _corpus(banks(600, 0), "bank")}
+    """Encoders of 打 and of bank, untrained and trained for each task; causal models of both."""
+    steps = trial.pick(25, 200, 1000)
+    corpora = {
+        "strike": corpus_of(strikes(600, 0), _WORDS["strike"]),
+        "bank": corpus_of(banks(600, 0), _WORDS["bank"]),
+    }
     cosines: dict[tuple[str, str, str, int], list[float]] = {}
     found: dict[str, list[float]] = {}
     for seed in seeds(trial, 1, 3, 10):
         for name, corpus in corpora.items():
-            encoder = tiny(
-                len(corpus.words),
-                context=corpus.ids_BT.shape[1],
-                d_model=_WIDTH,
-                n_layers=1,
-                n_encoder_layers=_LAYERS,
-                architecture="encoder-decoder",
-                initialisation="xavier",
-                seed=seed,
-            )
-            for state in ("untrained", "trained"):
-                if state == "trained":
-                    _train_encoder(encoder, corpus, steps, seed)
+            encoders = {"untrained": new_encoder(corpus, seed)}
+            for task in _TASKS:
+                encoders[task] = new_encoder(corpus, seed)
+                train_encoder(encoders[task], corpus, task, steps, seed)
+            for state, encoder in encoders.items():
                 layers = _encoded(encoder, corpus)
-                apart = float((layers[0][:, corpus.place] - layers[0][0, corpus.place]).abs().max())
-                found.setdefault(f"{name}_embedding_apart", []).append(apart)
+                found.setdefault(f"{name}_embedding_apart", []).append(_apart(layers[0][:, corpus.place]))
                 for layer, x_BTM in enumerate(layers):
                     for pairs, value in _alike(x_BTM, corpus, seed).items():
                         cosines.setdefault((name, state, pairs, layer), []).append(value)
-        for name, value in _causal(corpora["strike"], steps, seed).items():
-            found.setdefault(name, []).append(value)
+            for what, value in _causal(causal_model(corpus, steps, seed), corpus).items():
+                found.setdefault(f"causal_{name}_{what}", []).append(value)
     numbers = {name: worst(values) for name, values in found.items() if name.endswith("_apart")}
     numbers |= {name: Number.mean(values) for name, values in found.items() if name not in numbers}
-    for name in corpora:
-        for pairs in _PAIRS:
-            numbers[f"{name}_{pairs}"] = Number.mean(cosines[name, "trained", pairs, _LAYERS])
-        numbers[f"{name}_untrained_other"] = Number.mean(cosines[name, "untrained", "other", _LAYERS])
+    for (name, state, pairs, layer), values in cosines.items():
+        if layer == LAYERS and (state == "translate" or pairs != "random"):
+            prefix = name if state == "translate" else f"{name}_{state}"
+            numbers[f"{prefix}_{pairs}"] = Number.mean(values)
     rows = [
         interval(Number.mean(values), word=name, state=state, pairs=pairs, layer=layer)
         for (name, state, pairs, layer), values in cosines.items()
@@ -89,37 +82,8 @@ def measure(trial: Trial) -> Measurement:
     return Measurement(numbers, {"cosines": rows})
 
 
-def _corpus(sentences: Sequence[tuple[Sentence, str]], word: str) -> _Corpus:
-    """Each sentence once."""
-    known = dict(sentences)
-    longest = max(map(len, known))
-    words = Lexicon([_PAD, _MASK, *(word for sentence in known for word in sentence)])
-    filled = [(*sentence, *[_PAD] * (longest - len(sentence))) for sentence in known]
-    lengths_B = torch.tensor([len(sentence) for sentence in known])
-    return _Corpus(words, words.tensor(filled), lengths_B, list(known.values()), next(iter(known)).index(word))
-
-
-def _train_encoder(model: EncoderDecoder, corpus: _Corpus, steps: int, seed: int) -> None:
-    """Words behind marks are guessed from the words around them (Devlin et al. 2019), by the output layer."""
-
-    def batch(step: int) -> tuple[Tensor, Tensor, Tensor]:
-        draw = torch.Generator().manual_seed(seed * 100_003 + step)
-        rows_B = torch.randint(len(corpus.ids_BT), (_BATCH,), generator=draw)
-        ids_BT, lengths_B = corpus.ids_BT[rows_B], corpus.lengths_B[rows_B]
-        real_BT = torch.arange(ids_BT.shape[1]) < lengths_B[:, None]
-        hidden_BT = (torch.rand(ids_BT.shape, generator=draw) < _MASKED) & real_BT
-        return ids_BT.masked_fill(hidden_BT, corpus.words[_MASK]), lengths_B, ids_BT.masked_fill(~hidden_BT, -100)
-
-    def loss(model: EncoderDecoder, texts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        ids_BT, lengths_B, targets_BT = texts
-        logits_BTV = model.output(model.encode(ids_BT, source_lengths_B=lengths_B))
-        return F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten())
-
-    fit(model, batch, loss, steps=steps, learning_rate=1e-2, seed=seed)
-
-
 @torch.no_grad()
-def _encoded(model: EncoderDecoder, corpus: _Corpus) -> list[Tensor]:
+def _encoded(model: EncoderDecoder, corpus: Corpus) -> list[Tensor]:
     """x_BTM: embeddings, then after each block of the encoder."""
     taps = Taps(["encoder.embeddings", "encoder.blocks.*.output"])
     model.encode(corpus.ids_BT, source_lengths_B=corpus.lengths_B, taps=taps)
@@ -127,14 +91,14 @@ def _encoded(model: EncoderDecoder, corpus: _Corpus) -> list[Tensor]:
 
 
 def _layers(taps: Taps, prefix: str = "") -> list[Tensor]:
-    blocks = [taps.values[f"{prefix}blocks.{layer}.output"] for layer in range(_LAYERS)]
+    blocks = [taps.values[f"{prefix}blocks.{layer}.output"] for layer in range(LAYERS)]
     return [taps.values[f"{prefix}embeddings"], *blocks]
 
 
-def _alike(x_BTM: Tensor, corpus: _Corpus, seed: int) -> dict[str, float]:
+def _alike(x_BTM: Tensor, corpus: Corpus, seed: int) -> dict[str, float]:
     """Mean cosine of the word's vectors in one sense, in two, and of pairs of words drawn at random."""
     draw = torch.Generator().manual_seed(seed)
-    real = (torch.arange(x_BTM.shape[1]) < corpus.lengths_B[:, None]).nonzero()
+    real = corpus.real_BT.nonzero()
     one, two = (real[torch.randint(len(real), (500,), generator=draw)].T for _ in range(2))
     apart = corpus.ids_BT[one[0], one[1]] != corpus.ids_BT[two[0], two[1]]
     random = F.cosine_similarity(x_BTM[one[0], one[1]], x_BTM[two[0], two[1]], dim=-1)[apart]
@@ -156,84 +120,69 @@ def _cosines(one_NM: Tensor, two_NM: Tensor) -> Tensor:
     return F.normalize(one_NM, dim=-1) @ F.normalize(two_NM, dim=-1).T
 
 
-def _causal(corpus: _Corpus, steps: int, seed: int) -> dict[str, float]:
-    """A causal model of the same sentences, with and without the words before 打, read at 打 and at the last word."""
-    # What begins with 打 is learned too: 打篮球，… for 他去打篮球，…
-    short_BT = torch.cat(
-        [corpus.ids_BT[:, corpus.place :], corpus.ids_BT.new_zeros(len(corpus.ids_BT), corpus.place)], 1
-    )
-    texts_NT = torch.cat([corpus.ids_BT, short_BT])
-    pad = corpus.words[_PAD]
+def _apart(x_BM: Tensor) -> float:
+    return float((x_BM - x_BM[0]).abs().max())
 
-    def batch(step: int) -> Tensor:
-        draw = torch.Generator().manual_seed(seed * 100_003 + step)
-        return texts_NT[torch.randint(len(texts_NT), (_BATCH,), generator=draw)]
 
-    def loss(model: DecoderOnly, ids_BT: Tensor) -> Tensor:
-        targets_BT = ids_BT[:, 1:].masked_fill(ids_BT[:, 1:] == pad, -100)
-        return F.cross_entropy(model(ids_BT[:, :-1]).flatten(0, 1), targets_BT.flatten())
-
-    model = tiny(
-        len(corpus.words),
-        context=texts_NT.shape[1],
-        d_model=_WIDTH,
-        n_layers=_LAYERS,
-        initialisation="xavier",
-        seed=seed,
-    )
-    fit(model, batch, loss, steps=steps, learning_rate=1e-2, seed=seed)
+@torch.no_grad()
+def _causal(model: DecoderOnly, corpus: Corpus) -> dict[str, float]:
+    """The word at the beginning, after the same words and after any; and the last word of the sentence."""
 
     def read(ids_BT: Tensor) -> list[Tensor]:
         taps = Taps(["embeddings", "blocks.*.output"])
-        with torch.no_grad():
-            model(ids_BT, taps=taps)
+        model(ids_BT, taps=taps)
         return _layers(taps)
 
-    first = max(float((x_BTM[:, 0] - x_BTM[0, 0]).abs().max()) for x_BTM in read(short_BT))
-    layers = read(corpus.ids_BT)
-    after = layers[-1][:, corpus.place]
-    before: dict[tuple[int, ...], list[int]] = {}
-    for row, ids in enumerate(corpus.ids_BT[:, : corpus.place].tolist()):
-        before.setdefault(tuple(ids), []).append(row)
-    within = max(float((after[rows] - after[rows[0]]).abs().max()) for rows in before.values())
-    firsts = [rows[0] for rows in before.values()]
-    between = _cosines(after[firsts], after[firsts])[~torch.eye(len(firsts), dtype=torch.bool)]
-    last_BM = layers[-1][torch.arange(len(corpus.ids_BT)), corpus.lengths_B - 1]
-    ends = _by_sense(last_BM, corpus.senses)
+    last_layer_BTM = read(corpus.ids_BT)[-1]
+    word_BM = last_layer_BTM[:, corpus.place]
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for row, before in enumerate(corpus.ids_BT[:, : corpus.place].tolist()):
+        alike.setdefault(tuple(before), []).append(row)
+    at_word = _by_sense(word_BM, corpus.senses)
+    at_end = _by_sense(last_layer_BTM[torch.arange(len(word_BM)), corpus.lengths_B - 1], corpus.senses)
     return {
-        "causal_first_apart": first,
-        "causal_same_words_before_apart": within,
-        "causal_other_words_before": float(between.mean()),
-        "causal_last_same": ends["same"],
-        "causal_last_other": ends["other"],
+        "first_apart": max(_apart(x_BTM[:, 0]) for x_BTM in read(beginning_with_word(corpus))),
+        "same_before_apart": max(_apart(word_BM[rows]) for rows in alike.values()),
+        **at_word,
+        **{f"last_{pairs}": value for pairs, value in at_end.items()},
     }
 
 
 def judge(numbers: Numbers) -> Finding:
-    """One embedding; vectors that follow the sense; and 打 at the beginning of a causal model's text."""
+    """One embedding; vectors that follow the sense; and the word at the beginning of a causal model's text."""
     value = {name: number.value for name, number in numbers.items()}
     one = value["strike_embedding_apart"] == 0 and value["bank_embedding_apart"] == 0
-    gaps = {name: value[f"{name}_same"] - value[f"{name}_other"] for name in ("strike", "bank")}
-    blind = value["causal_first_apart"] <= SAME and value["causal_same_words_before_apart"] <= SAME
+    gaps = [value[f"{name}_same"] - value[f"{name}_other"] for name in _WORDS]
+    blind = max(value[f"causal_{name}_{what}"] for name in _WORDS for what in ("first_apart", "same_before_apart"))
     verdict = "does not hold here"
-    if one and min(gaps.values()) >= GAP:
-        verdict = "holds with a correction" if blind else "holds"
+    if one and min(gaps) >= GAP:
+        verdict = "holds with a correction" if blind <= SAME else "holds"
+
+    def two(prefix: str) -> str:
+        return f"{value[f'{prefix}_same']:.2f} / {value[f'{prefix}_other']:.2f}"
+
     return Finding(
         verdict,
         Words(
-            "In an encoder the embedding of 打 is the same everywhere; after the last layer its vectors have cosine "
-            f"{value['strike_same']:.2f} in one sense, {value['strike_other']:.2f} in two (random words "
-            f"{value['strike_random']:.2f}); `bank`: {value['bank_same']:.2f} and {value['bank_other']:.2f}. In a "
-            f"causal model 打 as the first character differs by {value['causal_first_apart']:.1g}, whatever follows; "
-            f"with other words before it the cosine is {value['causal_other_words_before']:.2f}, and the last "
-            f"character has {value['causal_last_same']:.2f} in one sense, {value['causal_last_other']:.2f} in two.",
-            f"编码器里，“打”的嵌入处处相同；最后一层之后，同义时余弦 {value['strike_same']:.2f}，异义时 "
-            f"{value['strike_other']:.2f}（随机词 {value['strike_random']:.2f}）；bank 是 {value['bank_same']:.2f} 与 "
-            f"{value['bank_other']:.2f}。因果模型里，“打”作首字，无论后面是什么都只差 "
-            f"{value['causal_first_apart']:.1g}；前面的字不同，余弦为 {value['causal_other_words_before']:.2f}；末字同"
-            f"义时 {value['causal_last_same']:.2f}，异义时 {value['causal_last_other']:.2f}。",
+            f"Cosines in one sense / in two. In an encoder that translates, after the last layer: 打 {two('strike')}, "
+            f"bank {two('bank')}; in one that guesses hidden words: {two('strike_guess')} and {two('bank_guess')}; the "
+            "embeddings are equal. In a causal model the word at the beginning, or after the same words, differs by "
+            f"{blind:.1g} whatever follows; bank after words that tell has {two('causal_bank')}, 打 after words that "
+            f"do not {two('causal_strike')}, and the last character of its sentence {two('causal_strike_last')}.",
+            f"余弦，同义 / 异义。学翻译的编码器，最后一层之后：打 {two('strike')}，bank {two('bank')}；学猜词的编码器："
+            f"{two('strike_guess')} 与 {two('bank_guess')}；嵌入完全相等。因果模型里，这个词在开头，或前面的词相同时，"
+            f"无论后面是什么只差 {blind:.1g}；前面的词能说明意思的 bank 是 {two('causal_bank')}，前面的字说明不了的“打”"
+            f"是 {two('causal_strike')}，而句末的字是 {two('causal_strike_last')}。",
         ),
     )
+
+
+def _drawn(measurement: Measurement, word: str) -> list[dict[str, Any]]:
+    """The lines of a word's figure."""
+    rows = [row for row in measurement.tables["cosines"] if row["word"] == word]
+    lines = [{**row, "line": row["pairs"]} for row in rows if row["state"] == "translate"]
+    guess = [row for row in rows if row["state"] == "guess" and row["pairs"] == "other"]
+    return [*lines, *({**row, "line": "other_guess"} for row in guess)]
 
 
 def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
@@ -246,15 +195,10 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     return [
         line_chart(
             title,
-            named(
-                [row for row in measurement.tables["cosines"] if (row["word"], row["state"]) == (word, "trained")],
-                "pairs",
-                _PAIRS,
-                language,
-            ),
+            named(_drawn(measurement, word), "line", _LINES, language),
             x="layer",
             y="value",
-            series="pairs",
+            series="line",
             low="low",
             high="high",
             x_title="经过的层数（0 = 嵌入）" if zh else "layers passed (0 = embedding)",
@@ -263,6 +207,42 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         )
         for word, title in titles.items()
     ]
+
+
+def _labels() -> dict[str, Words]:
+    senses = {"same": Words("same sense", "同义"), "other": Words("other sense", "异义")}
+    states = {
+        "": Words("translating", "学翻译"),
+        "_guess": Words("guessing", "学猜词"),
+        "_untrained": Words("untrained", "未训练"),
+    }
+    labels: dict[str, Words] = {}
+    for name, word in _WORDS.items():
+        for state, told in states.items():
+            for pairs, sense in senses.items():
+                labels[f"{name}{state}_{pairs}"] = Words(
+                    f"cosine of {word}, encoder {told.en}, {sense.en}",
+                    f"{word} 的余弦，编码器（{told.zh}），{sense.zh}",
+                )
+        labels[f"{name}_random"] = Words(f"cosine of random words beside {word}", f"{word} 一侧随机两词的余弦")
+        labels[f"{name}_embedding_apart"] = Words(
+            f"largest difference of embeddings of {word}", f"{word} 的嵌入的最大差"
+        )
+        labels[f"causal_{name}_first_apart"] = Words(
+            f"causal, {word} at the beginning: largest difference", f"因果模型，{word} 在开头：最大差"
+        )
+        labels[f"causal_{name}_same_before_apart"] = Words(
+            f"causal, the same words before {word}: largest difference", f"因果模型，{word} 前面的词相同：最大差"
+        )
+        for pairs, sense in senses.items():
+            labels[f"causal_{name}_{pairs}"] = Words(
+                f"cosine of {word}, causal, {sense.en}", f"{word} 的余弦，因果模型，{sense.zh}"
+            )
+            labels[f"causal_{name}_last_{pairs}"] = Words(
+                f"cosine of the last token, causal, {word}, {sense.en}",
+                f"句末 token 的余弦，因果模型，{word}，{sense.zh}",
+            )
+    return labels
 
 
 CLAIM = Claim(
@@ -275,42 +255,25 @@ CLAIM = Claim(
         "河岸的 bank 也同样分开。",
     ),
     prediction=Words(
-        "In a trained encoder: embeddings of the word exactly equal, and after the last layer the mean cosine within "
-        f"one sense at least {GAP:g} above that between senses. In a causal model 打 as the first character, or after "
-        f"the same words, differs by at most {SAME:g} whatever follows.",
-        f"训练好的编码器里：这个词的嵌入完全相等；最后一层之后，同义的平均余弦比异义的至少高 {GAP:g}。因果模型里：“打”"
-        f"作首字，或前面的字相同时，无论后面是什么，差别不超过 {SAME:g}。",
+        "In an encoder that translates: embeddings of the word exactly equal, and after the last layer the mean "
+        f"cosine within one sense at least {GAP:g} above that between senses. In a causal model the word at the "
+        f"beginning, or after the same words, differs by at most {SAME:g} whatever follows.",
+        f"学翻译的编码器里：这个词的嵌入完全相等；最后一层之后，同义的平均余弦比异义的至少高 {GAP:g}。因果模型里：这个"
+        f"词在开头，或前面的词相同时，无论后面是什么，差别不超过 {SAME:g}。",
     ),
     method=Words(
-        f"Two small grammars, in which the word always stands at the same place. Encoders of {_LAYERS} layers learn to "
-        f"guess words behind marks ({_MASKED:.0%} of them); no one tells them of senses. Causal models learn the next "
-        "character of the same sentences, with and without the words before 打.",
-        f"两种小语法，这个词总在同一个位置。{_LAYERS} 层的编码器学习猜出被遮住的词（占 {_MASKED:.0%}），没有人告诉它词"
-        "义。因果模型在同样的句子上学习下一个字，“打”之前的字有时带、有时不带。",
+        f"Two small grammars, in which the word always stands at the same place. Encoders of {LAYERS} layers learn to "
+        "name every word of a sentence, 打 and bank by a translation that depends on the sense; others only to guess "
+        f"words behind marks ({MASKED:.0%} of them), and no one tells them of senses. Causal models learn the next "
+        "word of the same sentences, with and without what stands before the word.",
+        f"两种小语法，这个词总在同一个位置。{LAYERS} 层的编码器学习说出句中每个词，打与 bank 要说出随意思而定的译名；另"
+        f"一些只学猜出被遮住的词（占 {MASKED:.0%}），没有人告诉它词义。因果模型在同样的句子上学习下一个词，这个词之前的"
+        "部分有时带、有时不带。",
     ),
     measure=measure,
     judge=judge,
     draw=draw,
-    labels={
-        **{
-            f"{name}_{pairs}": Words(f"cosine of {word}, {words.en}", f"{word} 的余弦，{words.zh}")
-            for name, word in (("strike", "打"), ("bank", "bank"))
-            for pairs, words in _PAIRS.items()
-        },
-        "strike_untrained_other": Words("cosine of 打, other sense, before training", "打 的余弦，不同的意思，训练前"),
-        "bank_untrained_other": Words(
-            "cosine of bank, other sense, before training", "bank 的余弦，不同的意思，训练前"
-        ),
-        "strike_embedding_apart": Words("largest difference of embeddings of 打", "打 的嵌入的最大差"),
-        "bank_embedding_apart": Words("largest difference of embeddings of bank", "bank 的嵌入的最大差"),
-        "causal_first_apart": Words("causal, 打 first: largest difference", "因果模型，打 作首字：最大差"),
-        "causal_same_words_before_apart": Words(
-            "causal, same words before 打: largest difference", "因果模型，打 前面的字相同：最大差"
-        ),
-        "causal_other_words_before": Words("causal, other words before 打: cosine", "因果模型，打 前面的字不同：余弦"),
-        "causal_last_same": Words("causal, last character, same sense: cosine", "因果模型，末字，同一个意思：余弦"),
-        "causal_last_other": Words("causal, last character, other sense: cosine", "因果模型，末字，不同的意思：余弦"),
-    },
+    labels=_labels(),
     correction=Words(
         "In a causal model, such as a Mini-GPT, 打 as the first character sees only itself: its vector is the same in "
         "all three. The context shows in an encoder, after other words, and at the characters that follow.",
