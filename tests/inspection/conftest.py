@@ -144,6 +144,18 @@ def known(letters: Tokenizer) -> Subject:
 
 
 @pytest.fixture(scope="session")
+def five_back(letters: Tokenizer) -> Subject:
+    """One layer, whose first head looks five tokens back; the others do nothing."""
+    slots = Slots(letters.vocab_size)
+    model = build_model(ModelConfig(n_layers=1, **slots.config()), seed=0).eval()
+    blank(model, slots)
+    (block,) = model.every_block()
+    position = slots.reads(slots.position)
+    look(block.attention, 0, query=slots.reads(slots.position, shift=5), key=position, ones=2)
+    return Subject(model, letters)
+
+
+@pytest.fixture(scope="session")
 def known_pairs(letters: Tokenizer) -> Subject:
     """Encoder: next, end mark. Decoder: previous, first. Cross: the same place, end mark. The other heads: nothing."""
     slots = Slots(letters.vocab_size)

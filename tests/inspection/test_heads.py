@@ -136,6 +136,21 @@ def test_masks_name_the_key_that_each_pattern_means(lively):
     assert found["first"] == [[t, 0] for t in (2, 3, 5, 6, 7)]
 
 
+def test_a_fixed_distance_counts_where_no_occurrence_stands_there(lively):
+    (part,) = attention_parts(lively())
+    ids_1T = torch.tensor([[5, 6, 7, 8, 5, 9, 10]])
+    found = {name: mask[0].nonzero().tolist() for name, mask in masks(part, ids_1T, ids_1T).items()}
+    assert found["back2"] == [[t, t - 2] for t in (3, 4, 5, 6)], "of token 2 it is the first token"
+    assert found["back3"] == [[t, t - 3] for t in (5, 6)], "of token 4 it is what followed the other 5"
+    assert found["back4"] == [[t, t - 4] for t in (5, 6)]
+
+
+def test_a_head_of_a_fixed_distance_is_named_by_it(five_back):
+    part = heads_view(five_back).part("self")
+    assert part.labels_LH == (("back5", "mixed", "mixed", "mixed"),)
+    assert heads_view(five_back).tables()[0].rows[0][2] == "5 tokens back"
+
+
 def test_a_token_written_three_times_has_all_its_earlier_occurrences(lively):
     (part,) = attention_parts(lively())
     ids_1T = torch.tensor([[9, 5, 6, 7, 5, 7, 6, 5]])
@@ -186,7 +201,8 @@ def test_what_hardly_occurs_is_not_measured(lively):
     part = heads_view(subject, probes=["abcdefghijkl"]).part("self")
     scores = part.scores["texts"]
     unmeasured = {name for name, value in zip(scores.patterns, scores.scores_LHP[0, 0], strict=True) if np.isnan(value)}
-    assert unmeasured == {"earlier", "induction"}
+    # 12 letters that differ: of `back3` there are 8 queries (tokens 4 to 11), of `back4` 7.
+    assert unmeasured == {"earlier", "induction", "back4", "back5", "back6", "back7", "back8"}
     json.dumps(to_lists(scores.scores_LHP), allow_nan=False)
 
 

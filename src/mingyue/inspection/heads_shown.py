@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mingyue.inspection.charts import Chart, TextMark, matrix_chart, word_grid
 from mingyue.inspection.labels import PartHeads, Source
 from mingyue.inspection.parts import PART_NAMES
-from mingyue.inspection.patterns import EARNED, PATTERN_NAMES, Pattern
+from mingyue.inspection.patterns import BACK, EARNED, PATTERN_NAMES, Pattern
 from mingyue.inspection.words import Language, TextTable, Words
 
 Floats = NDArray[np.float64]
@@ -27,6 +27,7 @@ _SHORT: dict[Pattern, Words] = {
     "induction": Words("induction", "归纳"),
     "diagonal": Words("alignment", "对齐"),
     "mixed": Words("mixed", "混合"),
+    **{name: Words(f"{steps} back", f"前第 {steps} 个") for name, steps in BACK.items()},
 }
 
 
@@ -119,8 +120,8 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
         high=1.0,
         legend=Words("score", "得分").of(language),
         note=Words(
-            "Score: share of its weight that a head gives to the pattern it is nearest to. It takes the name from "
-            f"uniform attention + {EARNED} of what is left to 1. Hover: all scores, in brackets the uniform ones.",
+            "Score: share of its weight that a head gives to the pattern it is nearest to. It gets the name at uniform "
+            f"attention + {EARNED} of what is left to 1. Hover: all scores, in brackets those of uniform attention.",
             f"得分：头给最接近的模式的权重占比。达到均匀注意力 + 余下部分的 {EARNED}，方得此名。"
             "悬停可见全部得分，括号内为均匀注意力。",
         ).of(language),

@@ -25,7 +25,14 @@ from mingyue.nn import Taps
 from mingyue.text import Tokenizer
 from mingyue.text.spec import FIRST_LEARNED
 
-Pattern = Literal["previous", "next", "itself", "earlier", "other", "first", "end", "induction", "diagonal", "mixed"]
+Pattern = Literal[
+    "previous", "next", "itself", "earlier", "other", "first", "end", "induction", "diagonal", "mixed",
+    "back2", "back3", "back4", "back5", "back6", "back7", "back8",
+]  # fmt: skip
+BACK: Mapping[Pattern, int] = {
+    "back2": 2, "back3": 3, "back4": 4, "back5": 5, "back6": 6, "back7": 7, "back8": 8,
+}  # fmt: skip
+"""Fixed distances: in verse, and wherever lines are of one length, heads learn them."""
 
 PATTERN_NAMES: Mapping[Pattern, Words] = {
     "previous": Words("previous token", "前一个 token"),
@@ -38,6 +45,7 @@ PATTERN_NAMES: Mapping[Pattern, Words] = {
     "induction": Words("induction: what followed the earlier occurrence", "归纳：先前那次出现之后的 token"),
     "diagonal": Words("alignment: the same place of the source", "对齐：源文的对应位置"),
     "mixed": Words("mixed", "混合"),
+    **{name: Words(f"{steps} tokens back", f"前面第 {steps} 个 token") for name, steps in BACK.items()},
 }
 
 EARNED = 0.4
@@ -158,7 +166,10 @@ def _self_masks(part: AttentionPart, ids_BT: Tensor) -> dict[Pattern, Tensor]:
         "itself": step_TS == 0,
     }
     if part.causal:
-        return {**found, "earlier": same_BTS, "induction": after_BTS}
+        # A fixed distance is spoken of where nothing else stands there.
+        free_BTS = ~same_BTS & ~after_BTS & (key_S > 0)
+        back: dict[Pattern, Tensor] = {name: free_BTS & (step_TS == -steps) for name, steps in BACK.items()}
+        return {**found, **back, "earlier": same_BTS, "induction": after_BTS}
     is_end_S = key_S == n_tokens - 1
     found |= {"next": (step_TS == 1) & ~is_end_S, "end": is_end_S.expand(n_tokens, -1)}
     return {**found, "other": same_BTS, "induction": after_BTS & ~is_end_S}
