@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import mingyue
+from mingyue.api.film import film_of
 from mingyue.errors import SettingsError
 from mingyue.inspection.frames import read_frames, write_frame
 from mingyue.inspection.lens import lens_view
@@ -144,3 +145,29 @@ def test_a_damaged_frame_is_named_and_left_out(watched, tmp_path):
     (folder / "step-00000004.safetensors").write_bytes(b"no frame")
     frames, bad = read_frames(folder)
     assert [frame.step for frame in frames] == [0, 8, 12] and bad == ["step-00000004.safetensors"]
+
+
+# --- the film of a run -----------------------------------------------------------------------------------------------
+
+
+def test_the_film_of_a_run_has_its_frames_and_losses(watched):
+    view = mingyue.inspect(watched).film()
+    assert view.steps_N == (0, 4, 8, 12) and view.frames[0].text == WATCHED
+    assert not np.isfinite(view.heldout_loss_N[0]) and np.isfinite(view.heldout_loss_N[1:]).all()
+
+
+def test_another_text_is_read_at_the_checkpoints_that_are_kept(watched):
+    view = mingyue.inspect(watched, "举头望").film()
+    kept = sorted(int(path.name.removeprefix("step-")) for path in (watched / "checkpoints").glob("step-*"))
+    assert list(view.steps_N) == kept and view.frames[0].text == "举头望"
+
+
+def test_a_run_that_was_not_watched_says_how_to_have_a_film(text_file, tmp_path):
+    folder = mingyue.train(sources=[str(text_file)], out=str(tmp_path / "run"), **TINY | {"steps": 2}).folder
+    with pytest.raises(SettingsError, match="without --watch"):
+        film_of(folder)
+    assert film_of(folder, "床前").steps_N
+    with pytest.raises(SettingsError, match="no checkpoints and no frames"):
+        film_of(folder / "model", "床前")
+    with pytest.raises(SettingsError, match="folder of the run"):
+        mingyue.inspect(mingyue.load(folder), "床前").film()

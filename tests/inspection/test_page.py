@@ -101,7 +101,7 @@ def test_a_page_loads_nothing(written):
     assert not [a for _, a in page.elements for name in ("src", "srcset", "data", "poster", "action") if name in a]
     targets = [a["href"] or "" for _, a in page.elements if "href" in a]
     assert targets and all(target.startswith("#") and target[1:] in page.ids() for target in targets)
-    ours = "".join(page_module.asset(name) for name in ("matrix.js", "page.js", "page.css"))
+    ours = "".join(page_module.asset(name) for name in ("matrix.js", "film.js", "page.js", "page.css"))
     assert not re.search(r"fetch|XMLHttp|import\s*\(|importScripts|WebSocket|sendBeacon|https?:|url\(|@import", ours)
 
 
@@ -167,7 +167,7 @@ def test_styles_and_scripts_are_part_of_the_package():
     assert settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/mingyue"]
     ignored = (root / ".gitignore").read_text("utf-8")
     assert not re.search(r"\.(js|css)|assets", ignored), "hatchling leaves out what git ignores"
-    assert all(page_module.asset(name) for name in ("matrix.js", "page.js", "page.css"))
+    assert all(page_module.asset(name) for name in ("matrix.js", "film.js", "page.js", "page.css"))
 
 
 @pytest.mark.slow

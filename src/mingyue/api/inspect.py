@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mingyue.generation import Translation
     from mingyue.generation.translating import Progress
     from mingyue.inspection.attention import AttentionView
+    from mingyue.inspection.film import FilmView
     from mingyue.inspection.heads import HeadsView
     from mingyue.inspection.interventions import PatchingView
     from mingyue.inspection.lens import LensView
@@ -174,6 +175,19 @@ class Inspection:
         from mingyue.inspection.vectors import vectors_view
 
         return vectors_view(self.subject, word, texts, seed=seed)
+
+    def film(self) -> FilmView:
+        """The text at every step of the run that was watched, or whose checkpoint is kept; none = the watched text.
+
+        `mingyue train … --watch TEXT` keeps more steps than the checkpoints that stay. Raises `SettingsError` for a
+        model that was not loaded from the folder of a run.
+        """
+        from mingyue.api.film import film_of
+
+        if self.folder is None:
+            raise SettingsError("a film shows a run step by step", advice="Give the folder of the run.")
+        text = self._source if isinstance(self.model, Translator) else self._text
+        return film_of(self.folder, text, device=self.subject.device.type)
 
     def neighbours(self, word: str, top: int = 10) -> NeighboursView:
         """The words whose embeddings are nearest, in the input and the output table."""

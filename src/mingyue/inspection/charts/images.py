@@ -97,7 +97,7 @@ def matrix_fragment(chart: MatrixChart) -> str:
         "low": chart.low,
         "high": chart.high,
         "diverging": chart.diverging,
-        "data": _base64(colours.to_bytes(shrunk(chart.values_RC, SIDE), chart.low, chart.high)),
+        "data": base64_of(colours.to_bytes(shrunk(chart.values_RC, SIDE), chart.low, chart.high)),
     }
     return (
         f'<figure class="chart"><figcaption>{escape(chart.title)}</figcaption>'
@@ -118,7 +118,7 @@ def grid_fragment(chart: MatrixGrid) -> str:
         "low": chart.low,
         "high": chart.high,
         "diverging": False,
-        "data": _base64(colours.to_bytes(shrunk(chart.matrices_NMTS, chart.side), chart.low, chart.high)),
+        "data": base64_of(colours.to_bytes(shrunk(chart.matrices_NMTS, chart.side), chart.low, chart.high)),
     }
     return (
         f'<figure class="chart"><figcaption>{escape(chart.title)}</figcaption>'
@@ -243,5 +243,6 @@ def _png_url(picture: NDArray[np.uint8], width: int, height: int) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _base64(values: NDArray[np.uint8]) -> str:
+def base64_of(values: NDArray[np.uint8]) -> str:
+    """Bytes for the page's scripts."""
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")

@@ -108,7 +108,7 @@ def _document(title: str, bodies: Sequence[str], languages: Sequence[Language], 
         )
         switch = f'<nav class="languages">{buttons}</nav>'
     palettes = json.dumps({"sequential": colours.SEQUENTIAL, "diverging": colours.DIVERGING})
-    scripts = [f"const PALETTES={palettes};{asset('matrix.js')}", asset("page.js")]
+    scripts = [f"const PALETTES={palettes};{asset('matrix.js')}", asset("film.js"), asset("page.js")]
     if vega:
         scripts.insert(0, vega_scripts())
     return (

@@ -5,6 +5,7 @@ const DRAW = {
   vega: (place, spec) => vegaEmbed(place, spec, { actions: false, renderer: "svg" }).then(() => (place.style.minHeight = "")),
   matrix: (place, chart) => drawMatrix(place, chart, bytesOf(chart.data)),
   "matrix-grid": drawGrid,
+  film: drawFilm,
 };
 
 function draw(place) {
@@ -25,7 +26,6 @@ const watcher = new IntersectionObserver((entries) => {
     draw(entry.target);
   }
 }, { rootMargin: "400px" });
-places.forEach((place) => watcher.observe(place));
 addEventListener("beforeprint", () => places.forEach(draw));
 
 for (const kind of ["pointerover", "pointerdown"]) {
@@ -50,4 +50,10 @@ if (buttons.length) {
   const known = Array.from(buttons, (button) => button.dataset.to);
   const named = location.hash.slice(1, 3), own = (navigator.language || "").slice(0, 2);
   speak(known.includes(named) ? named : known.includes(own) ? own : known[0]);
+}
+
+// What is in sight now is drawn at once; the rest when it comes near.
+for (const place of places) {
+  if (place.offsetParent && place.getBoundingClientRect().top < innerHeight) draw(place);
+  else watcher.observe(place);
 }

@@ -1,0 +1,55 @@
+"""The film of a run: the frames that `--watch` kept, and those of the checkpoints that are still there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mingyue.api.model import load
+from mingyue.api.translator import Translator, load_translator, translates
+from mingyue.api.watching import read_watched
+from mingyue.errors import SettingsError
+from mingyue.inspection.film import FilmView, film_view
+from mingyue.inspection.frames import Frame, read_frames, take_frame
+from mingyue.inspection.subject import Subject
+from mingyue.training import Checkpoints, RunFolder, read_log
+
+
+def film_of(
+    folder: str | Path, text: str | None = None, *, device: str | None = None, threads: int | None = None
+) -> FilmView:
+    """One text (for pairs: one to translate) inside the model of a run, step by step.
+
+    `text` none = the text that the run watched. Steps that were not watched with this text are computed from the
+    checkpoints that are kept. Raises `SettingsError` for what is no run folder, and where there is no text or no step;
+    as `load` does; and `GenerationError` for a text that the model cannot read.
+    """
+    run = RunFolder(Path(folder))
+    kept = Checkpoints(run.checkpoints).steps()
+    frames, left_out = read_frames(run.watch)
+    if not kept and not frames:
+        raise SettingsError(
+            f"{folder} has no checkpoints and no frames to make a film of",
+            advice="Give the folder of a run (runs/poems).",
+        )
+    if text is None:
+        if not frames:
+            raise SettingsError(
+                f"{folder} was trained without --watch: there is no text to show",
+                advice="Give one with --text: it is read at the checkpoints that are kept.",
+            )
+        text = frames[-1].watched
+    frames = [frame for frame in frames if frame.watched == text]
+    there = {frame.step for frame in frames}
+    frames += [_frame(run, text, step, device, threads) for step in kept if step not in there]
+    losses = {line["step"]: line["heldout_loss"] for line in read_log(run.metrics) if line["event"] == "evaluate"}
+    known = {step: loss for step, loss in losses.items() if loss is not None}
+    return film_view(frames, heldout_loss=known, left_out=left_out)
+
+
+def _frame(run: RunFolder, text: str, step: int, device: str | None, threads: int | None) -> Frame:
+    opened = (load_translator if translates(run.path) else load)(run.path, device=device, threads=threads, step=step)
+    if isinstance(opened, Translator):
+        subject = Subject(opened.module, opened.tokenizer, opened.source_tokenizer)
+    else:
+        subject = Subject(opened.module, opened.tokenizer, starts_with_bos=opened.starts_with_bos)
+    return take_frame(subject, read_watched(subject, text), step)

@@ -1,0 +1,213 @@
+"""A film of learning: one text inside a model at many steps of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mingyue.errors import SettingsError
+from mingyue.inspection.arrays import place_label, share, shown, to_lists
+from mingyue.inspection.charts import Chart, TextMark, line_chart
+from mingyue.inspection.charts.film import Film, Scene, SceneMaps
+from mingyue.inspection.frames import SIDE, Frame
+from mingyue.inspection.parts import PART_NAMES
+from mingyue.inspection.view import View
+from mingyue.inspection.words import Language, TextTable, Words
+
+MOST_BYTES = 6 << 20
+"""Cells of all maps that are drawn on a page; of a longer film every so many-th frame is."""
+_MOST_PRINTED = 40
+
+
+@dataclass(frozen=True, eq=False)
+class FilmView(View):
+    """N frames in the order of steps."""
+
+    title = Words("A film of learning", "学习的影片")
+
+    frames: tuple[Frame, ...]
+    heldout_loss_N: tuple[float, ...]
+    """Held-out loss of the run at each frame or shortly before, in nats per token; not a number where none is known."""
+    left_out: tuple[str, ...] = ()
+    """Files of frames that could not be read."""
+
+    @property
+    def steps_N(self) -> tuple[int, ...]:  # noqa: N802  (the shape is in the name)
+        """Steps taken at each frame."""
+        return tuple(frame.step for frame in self.frames)
+
+    @property
+    def loss_N(self) -> tuple[float, ...]:  # noqa: N802
+        """Mean −log P of the text itself at each frame, in nats per token; of a pair of the model's own translation."""
+        return tuple(frame.loss for frame in self.frames)
+
+    def charts(self, language: Language = "en") -> list[Chart]:
+        """The film, then the losses by step."""
+        return [self._film(language), *self._losses(language)]
+
+    def tables(self, language: Language = "en") -> list[TextTable]:
+        """A line for each frame."""
+        columns = [
+            Words("step", "步数").of(language),
+            Words("held-out loss", "留出损失").of(language),
+            Words("loss of the text", "这段文本的损失").of(language),
+        ]
+        of_pairs = self.frames[0].source is not None
+        columns.append(
+            Words("its translation", "译文").of(language)
+            if of_pairs
+            else Words("likeliest next token", "最可能的下一个 token").of(language)
+        )
+        chosen = _spread(len(self.frames), _MOST_PRINTED)
+        rows = []
+        for place in chosen:
+            frame = self.frames[place]
+            likeliest = f"{frame.words_LTK[-1][-1][0]} {share(float(frame.probabilities_LTK[-1, -1, 0]))}"
+            losses = shown(self.heldout_loss_N[place]), shown(frame.loss)
+            rows.append([f"{frame.step:,}", *losses, frame.text if of_pairs else likeliest])
+        title = f"{self.title.of(language)}: {self.frames[0].watched!r}"
+        return [TextTable(title, columns, rows, right=columns[:3], note=self._note(language, len(chosen)))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every frame: weights from 0 to 1 by part, the words of the lens, losses."""
+        return {
+            "text": self.frames[0].watched,
+            "steps_N": list(self.steps_N),
+            "heldout_loss_N": to_lists(np.array(self.heldout_loss_N)),
+            "loss_N": to_lists(np.array(self.loss_N)),
+            "frames": [
+                {
+                    "step": frame.step,
+                    "text": frame.text,
+                    "attention": [
+                        {
+                            "part": part.part,
+                            "rows": list(part.rows),
+                            "columns": list(part.columns),
+                            "tokens": list(part.tokens),
+                            "weights_LHTS": to_lists(part.bytes_LHTS / 255, digits=3),
+                        }
+                        for part in frame.parts
+                    ],
+                    "pieces_T": list(frame.pieces_T),
+                    "places_L": list(frame.places_L),
+                    "words_LTK": frame.words_LTK,
+                    "probabilities_LTK": to_lists(frame.probabilities_LTK),
+                }
+                for frame in self.frames
+            ],
+        }
+
+    def _film(self, language: Language) -> Film:
+        first = self.frames[0]
+        size = max(sum(part.bytes_LHTS.size for part in frame.parts) for frame in self.frames)
+        chosen = _spread(len(self.frames), max(2, MOST_BYTES // size))
+        return Film(
+            title=f"{self.title.of(language)}: {first.watched}",
+            scenes=[self._scene(place, language) for place in chosen],
+            part_titles=[PART_NAMES[part.part].of(language) for part in first.parts],
+            row_titles=[
+                [Words(f"layer {n}", f"第 {n} 层").of(language) for n in range(part.bytes_LHTS.shape[0])]
+                for part in first.parts
+            ],
+            column_titles=[
+                [Words(f"head {n}", f"头 {n}").of(language) for n in range(part.bytes_LHTS.shape[1])]
+                for part in first.parts
+            ],
+            word_title=Words("What each layer would say next", "每一层会接着说什么").of(language),
+            word_rows=[place_label(place, language) for place in first.places_L],
+            averaged=Words("Each map is the mean over all heads of a layer.", "每张图是一层所有头的平均。").of(
+                language
+            ),
+            note=self._note(language, len(chosen)),
+        )
+
+    def _scene(self, place: int, language: Language) -> Scene:
+        frame, heldout = self.frames[place], self.heldout_loss_N[place]
+        label = [Words(f"step {frame.step:,}", f"第 {frame.step:,} 步").of(language)]
+        if np.isfinite(heldout):
+            label.append(Words(f"held-out loss {heldout:.3f}", f"留出损失 {heldout:.3f}").of(language))
+        if np.isfinite(frame.loss):
+            label.append(Words(f"loss of this text {frame.loss:.3f}", f"这段文本的损失 {frame.loss:.3f}").of(language))
+        words = [
+            [_word(*top) for top in zip(words_TK, values_TK, strict=True)]
+            for words_TK, values_TK in zip(frame.words_LTK, frame.probabilities_LTK.tolist(), strict=True)
+        ]
+        maps = [SceneMaps(part.bytes_LHTS, part.rows, part.columns) for part in frame.parts]
+        return Scene(" · ".join(label), maps, words, frame.pieces_T)
+
+    def _losses(self, language: Language) -> list[Chart]:
+        text, heldout = Words("this text", "这段文本"), Words("held-out text", "留出文本")
+        rows = [
+            {"step": step, "loss": value, "of": name.of(language)}
+            for name, values in ((text, self.loss_N), (heldout, self.heldout_loss_N))
+            for step, value, before in zip(self.steps_N, values, (None, *values), strict=False)
+            if np.isfinite(value) and value != before  # the same again: nothing was measured since
+        ]
+        if len({row["step"] for row in rows}) < 2:
+            return []
+        title = Words("Loss by step", "各步的损失").of(language)
+        x, y = Words("step", "步数").of(language), Words("nats per token", "nat / token").of(language)
+        return [line_chart(title, rows, x="step", y="loss", series="of", x_title=x, y_title=y)]
+
+    def _note(self, language: Language, n_shown: int) -> str:
+        notes = []
+        if n_shown < len(self.frames):
+            notes.append(
+                Words(f"{n_shown} of {len(self.frames)} frames.", f"共 {len(self.frames)} 帧，这里是 {n_shown} 帧。")
+            )
+        if any(max(part.tokens) > SIDE for frame in self.frames for part in frame.parts):
+            notes.append(
+                Words(
+                    f"Maps have at most {SIDE} × {SIDE} blocks of tokens: mean over queries, sum over keys.",
+                    f"每张图最多 {SIDE} × {SIDE} 个 token 块：对查询取平均，对键求和。",
+                )
+            )
+        if self.frames[0].source is not None:
+            notes.append(
+                Words(
+                    "The target is the model's own greedy translation at each step.", "译文是模型在各步自己的贪心翻译。"
+                )
+            )
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            notes.append(Words(f"Could not be read: {names}.", f"无法读取：{names}。"))
+        return (" " if language == "en" else "").join(note.of(language) for note in notes)
+
+
+def film_view(
+    frames: Sequence[Frame], *, heldout_loss: Mapping[int, float] | None = None, left_out: Sequence[str] = ()
+) -> FilmView:
+    """A film of frames of one text; `heldout_loss` is the run's, by step.
+
+    Raises `SettingsError` where there is no frame, and for frames of different texts or models.
+    """
+    if not frames:
+        raise SettingsError("there is no frame to show")
+    frames = sorted(frames, key=lambda frame: frame.step)
+    if len({frame.watched for frame in frames}) > 1:
+        raise SettingsError("the frames are of different texts")
+    if len({(frame.places_L, *(part.bytes_LHTS.shape[:2] for part in frame.parts)) for frame in frames}) > 1:
+        raise SettingsError("the frames are of different models: their layers or heads differ")
+    known = sorted((heldout_loss or {}).items())
+    losses = []
+    for frame in frames:
+        before = [loss for step, loss in known if step <= frame.step]
+        losses.append(before[-1] if before else float("nan"))
+    return FilmView(tuple(frames), tuple(losses), tuple(left_out))
+
+
+def _word(words_K: Sequence[str], values_K: Sequence[float]) -> TextMark:
+    """The likeliest word; the others on hover."""
+    lines = [f"{word}  {share(value)}" for word, value in zip(words_K, values_K, strict=True)]
+    return TextMark(words_K[0], values_K[0], lines)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """At most so many of `count` places, the first and the last among them, evenly between."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})
