@@ -12,6 +12,7 @@ from mingyue.claims.result import Result
 from mingyue.claims.told import (
     GROUP_TITLES,
     command_of,
+    correction_of,
     counts,
     numbers_table,
     reason_of,
@@ -150,8 +151,9 @@ class _Told:
         """Paragraphs that stand after it."""
         reason = f"{verdict_of(self.result).of(language)}{'。' if language == 'zh' else '. '}"
         paragraphs = [self.words("verdict", reason + reason_of(self.result).of(language), language)]
-        if self.claim is not None and self.claim.correction is not None:
-            paragraphs.append(self.words("correction", self.claim.correction.of(language), language))
+        correction = None if self.claim is None else correction_of(self.claim, self.result)
+        if correction is not None:
+            paragraphs.append(self.words("correction", correction.of(language), language))
         if self.trouble:
             paragraphs.append(self.trouble)
         result = self.result

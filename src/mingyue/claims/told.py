@@ -41,6 +41,11 @@ def reason_of(result: Result) -> Words:
     return Words(result.error or "", result.error or "") if result.finding is None else result.finding.reason
 
 
+def correction_of(claim: Claim, result: Result) -> Words | None:
+    """What is right instead, where the numbers do not say that all holds as it is."""
+    return None if result.finding is None or result.finding.verdict == "holds" else claim.correction
+
+
 def size_of(result: Result) -> Words:
     """The size of the trial."""
     return _SIZES[result.size]

@@ -167,7 +167,7 @@ def _show_line(result: Result, language: Literal["en", "zh"]) -> None:
 def _show_whole(result: Result, language: Literal["en", "zh"]) -> None:
     """All about one claim."""
     from mingyue.claims.registry import find
-    from mingyue.claims.told import numbers_table
+    from mingyue.claims.told import correction_of, numbers_table
 
     claim = None if result.measurement is None else find(result.name)
     if claim is not None and result.measurement is not None:
@@ -179,5 +179,6 @@ def _show_whole(result: Result, language: Literal["en", "zh"]) -> None:
         show(rows)
         write("\n")
     _show_line(result, language)
-    if claim is not None and claim.correction is not None:
-        write(f"{claim.correction.of(language)}\n")
+    correction = None if claim is None else correction_of(claim, result)
+    if correction is not None:
+        write(f"{correction.of(language)}\n")
