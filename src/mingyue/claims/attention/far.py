@@ -52,14 +52,14 @@ def measure(trial: Trial) -> Measurement:
     near, far = distances[0], distances[-1]
     numbers = {"distance": Number.exact(far, "tokens")}
     for name in _NETS:
-        numbers[f"accuracy_{name}"] = Number.mean(over("accuracy", name, far))
+        numbers[f"accuracy_{name}"] = Number.median(over("accuracy", name, far))
         shares = zip(over("before", name, far), over("before", name, near), strict=True)
         numbers[f"gradient_kept_{name}"] = Number.median([a / b for a, b in shares])
     numbers["parameters_apart"] = Number.exact(_parameters_apart(far))
     places = [(name, distance) for name in _NETS for distance in distances]
     tables = {
         "accuracy": [
-            interval(Number.mean(over("accuracy", name, distance)), net=name, distance=distance)
+            interval(Number.median(over("accuracy", name, distance)), net=name, distance=distance)
             for name, distance in places
         ],
         "gradient": [
@@ -168,6 +168,7 @@ def judge(numbers: Numbers) -> Finding:
 def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     """Accuracy and gradient against the distance."""
     zh = language == "zh"
+    note = Words("Lines: medians over seeds; bands: least to largest.", "线：各种子的中位数；带：最小到最大。")
     start = [row for row in measurement.tables["gradient"] if row["when"] == "before"]
     return [
         line_chart(
@@ -182,7 +183,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y_title="正确率" if zh else "accuracy",
             log_x=True,
             rules=[(1 / _KEYS, "瞎猜" if zh else "chance")],
-            note="带：各种子的 95% 区间。" if zh else "Bands: 95 % intervals over seeds.",
+            note=note.of(language),
         ),
         line_chart(
             "训练开始时损失对键的梯度" if zh else "Gradient at the key when training begins",
@@ -196,9 +197,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y_title="梯度的大小" if zh else "size of the gradient",
             log_x=True,
             log_y=True,
-            note="线：各种子的中位数；带：最小到最大。"
-            if zh
-            else "Lines: medians over seeds; bands: least to largest.",
+            note=note.of(language),
         ),
     ]
 
@@ -238,8 +237,4 @@ CLAIM = Claim(
         },
         "parameters_apart": Words("most parameters over fewest, less 1", "参数最多 ÷ 最少 − 1"),
     },
-    correction=Words(
-        "An LSTM is not a plain recurrent net: where its gate stays open, it carries a word further than tanh does.",
-        "LSTM 不同于普通循环网络：门开着时，它比 tanh 网络记得更远。",
-    ),
 )

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -70,6 +70,10 @@ def measure(trial: Trial) -> Measurement:
         numbers[f"time_slope_{name}"] = Number(least, min(least, median), max(least, median))
         numbers[f"bytes_slope_{name}"] = Number.exact(_slope(weighed, kept[name]))
     numbers |= _counted(trial.pick(64, 128, 256), weighed[0])
+    predicted = _predicted(kept, weighed)
+    for row in predicted:
+        if row["path"] != "window":  # it keeps what the fused kernel keeps
+            numbers[f"mebibytes_{row['path']}_{row['tokens'] // 1024}k"] = Number.exact(row["bytes"] / 2**20, "MiB")
     tables = {
         "times": [
             interval(Number.median(seconds), path=path, tokens=n)
@@ -81,7 +85,7 @@ def measure(trial: Trial) -> Measurement:
             for path in paths
             for n, size in zip(weighed, kept[path], strict=True)
         ],
-        "predicted": _predicted(kept, weighed),
+        "predicted": predicted,
     }
     return Measurement(numbers, tables)
 
@@ -157,7 +161,7 @@ def _multiply_adds(run: Callable[[], object]) -> int:
     return counter.get_total_flops() // 2
 
 
-def _predicted(kept: Mapping[str, Sequence[int]], lengths: Sequence[int]) -> list[dict[str, float | str]]:
+def _predicted(kept: Mapping[str, Sequence[int]], lengths: Sequence[int]) -> list[dict[str, Any]]:
     """Bytes of one head at lengths that few machines can try, from the longest measured text and the slope it had."""
     powers = {"explicit": 2, "fused": 1, "window": 1}
     return [
@@ -202,6 +206,10 @@ def judge(numbers: Numbers) -> Finding:
 def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     """Times; bytes measured and predicted."""
     zh = language == "zh"
+    note = Words(
+        "Beyond the measured lengths: predicted. Fused and window keep the same, their lines lie on one another.",
+        "超过测量长度的是预测。融合核与窗口保留的一样多，两条线重合。",
+    )
     times = [
         {**row, **{end: 1000 * row[end] for end in ("value", "low", "high")}} for row in measurement.tables["times"]
     ]
@@ -231,7 +239,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y_title="MiB",
             log_x=True,
             log_y=True,
-            note="超过测量长度的是预测。" if zh else "Beyond the measured lengths: predicted.",
+            note=note.of(language),
         ),
     ]
 
@@ -269,6 +277,14 @@ CLAIM = Claim(
         },
         **{
             f"bytes_slope_{path}": Words(f"slope of bytes: {w.en}", f"字节的斜率：{w.zh}") for path, w in _PATHS.items()
+        },
+        **{
+            f"mebibytes_{path}_{n // 1024}k": Words(
+                f"kept by one head at {n:,} tokens, {_PATHS[path].en} (predicted)",
+                f"一个头在 {n:,} 个 token 时保留的内存，{_PATHS[path].zh}（预测）",
+            )
+            for path in ("explicit", "fused")
+            for n in _LONG
         },
         "products_over_n2d": Words("multiply-adds of QKᵀ and PV, over n²·d", "QKᵀ 与 PV 的乘加次数 ÷ n²·d"),
         "block_halves_at": Words("length at which half a block's work is attention", "注意力占一个块一半工作量的长度"),
