@@ -123,6 +123,21 @@ def test_numbers_of_numpy_and_those_that_are_not_finite_become_json():
     assert json.dumps(line_chart("", rows, x="x", y="y").to_dict(), allow_nan=False)
 
 
+@pytest.mark.parametrize(("least", "greatest"), [(400, 900), (1.2, 1.3), (3, 40), (0.001, 5), (1, 1e6), (2, 2)])
+def test_a_logarithmic_axis_has_some_ticks_whatever_its_range(least, greatest):
+    rows = [{"x": 1, "y": least}, {"x": 2, "y": greatest}]
+    y = line_chart("", rows, x="x", y="y", log_y=True).spec()["layer"][0]["encoding"]["y"]
+    low, high = y["scale"]["domain"]
+    seen = [tick for tick in y["axis"]["values"] if low <= tick <= high]
+    assert (1 if least == greatest else 3) <= len(seen) <= 9
+
+
+def test_whole_numbers_stand_as_whole_numbers_on_the_axis():
+    rows = [{"layer": layer, "y": 1.0} for layer in range(3)]
+    axis = line_chart("", rows, x="layer", y="y").spec()["layer"][0]["encoding"]["x"]["axis"]
+    assert axis["values"] == [0, 1, 2] and axis["format"] == ",d"
+
+
 def test_a_column_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"row 0 of the chart has no column 'nothing'; it has d\.k"):
         line(y="nothing")

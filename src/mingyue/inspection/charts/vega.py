@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mingyue.inspection.charts.plots import BarChart, LineChart, Plot, ScatterChart
 
 WIDTH, HEIGHT = 560, 300
+_MOST_NAMES = 40  # of an axis; of more, some are left out
 _MANY = 10  # so many values of x stand as ticks of their own on a logarithmic axis
 _BLANK: dict[str, Any] = {"values": [{}]}  # data of one empty row, for marks that stand alone
 
@@ -35,7 +36,13 @@ CONFIG: dict[str, Any] = {
         "tickColor": "#999999",
         "labelLimit": 260,
     },
-    "legend": {"labelFontSize": 12, "titleFontSize": 12, "labelLimit": 360, "titleFontWeight": "normal"},
+    "legend": {
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "labelLimit": 360,
+        "titleLimit": 460,
+        "titleFontWeight": "normal",
+    },
     "title": {
         "anchor": "start",
         "frame": "group",
@@ -88,12 +95,7 @@ def line(chart: LineChart) -> dict[str, Any]:
 def bar(chart: BarChart) -> dict[str, Any]:
     """The spec of a bar chart: bars in the order of rows, error bars, rules."""
     alt = altair()
-    names = list(dict.fromkeys(str(row[chart.x]) for row in chart.rows))
-    room = WIDTH / max(1, len(names))
-    widest = max((width_of(name) for name in names), default=0) * 6.2
-    angle = 0 if widest < room else -35
-    axis = alt.Axis(labelAngle=angle, labelLimit=220, labelOverlap=False)
-    place: dict[str, Any] = {"x": alt.X("x:N", title=chart.x_title or None, sort=None, axis=axis)}
+    place: dict[str, Any] = {"x": _named(alt, chart)}
     if chart.series is not None:
         place["xOffset"] = alt.XOffset("s:N", sort=None)
     ends = {"y": _y(alt, chart)}
@@ -203,13 +205,20 @@ def _foot(chart: Plot) -> float:
     least, greatest = _range(chart)
     if type(chart).__name__ == "BarChart":
         return 10.0 ** (math.ceil(math.log10(least)) - 1)
-    return least if greatest > least else least / 2
+    return least / 1.08 if greatest > least else least / 2
 
 
 def _log_ticks(least: float, greatest: float) -> list[float]:
-    """1, 10, 100 …; where that would be few, 2 and 5 between them."""
+    """1, 10, 100 …; where that would be few, 2 and 5 between them, or equal steps as on any axis."""
+    ratio = greatest / least
+    if ratio < 5:
+        about = (greatest - least) / 4 or least / 4
+        size = 10.0 ** math.floor(math.log10(about))
+        step = size * next(digit for digit in (1, 2, 5, 10) if digit * size >= 0.99 * about)
+        first, last = math.floor(least / step), math.ceil(greatest / step)
+        return [float(f"{count * step:.6g}") for count in range(max(first, 1), last + 1)]
     decades = range(math.floor(math.log10(least)) - 1, math.ceil(math.log10(greatest)) + 1)
-    digits = (1, 2, 5) if greatest / least < 1000 else (1,)
+    digits = (1,) if ratio >= 1000 else (1, 2, 5) if ratio >= 20 else (1, 2, 3, 5, 7)
     return [float(f"{digit}e{decade}") for decade in decades for digit in digits]
 
 
@@ -226,22 +235,33 @@ def _x(alt: Any, chart: Plot, log: bool, zero: bool = False) -> Any:  # noqa: AN
     values = [row[chart.x] for row in chart.rows]
     title = chart.x_title or None
     if not _numeric(values):
-        return alt.X("x:N", title=title, sort=None, axis=alt.Axis(labelAngle=0))
-    shown = sorted({plain(value) for value in values if _positive(plain(value))})
+        return _named(alt, chart)
+    shown = sorted({plain(value) for value in values if plain(value) is not None})
+    whole = all(isinstance(value, int) for value in shown)
+    look: dict[str, Any] = {"grid": False} | ({"format": ",d", "tickMinStep": 1} if whole else {})
     if log:
-        axis = alt.Axis(values=shown, grid=False) if len(shown) <= _MANY else alt.Axis(grid=False)
+        positive = [value for value in shown if value > 0]
+        axis = alt.Axis(**look, values=positive) if len(positive) <= _MANY else alt.Axis(**look)
         return alt.X("x:Q", title=title, scale=alt.Scale(type="log", nice=False), axis=axis)
-    whole = len(shown) <= _MANY and all(isinstance(value, int) for value in shown)
-    axis = alt.Axis(grid=False, values=sorted({plain(value) for value in values})) if whole else alt.Axis(grid=False)
+    axis = alt.Axis(**look, values=shown) if whole and len(shown) <= _MANY else alt.Axis(**look)
     padding = 12 if zero or len(set(values)) > 1 else 0
     return alt.X("x:Q", title=title, scale=alt.Scale(zero=zero, nice=False, padding=padding), axis=axis)
+
+
+def _named(alt: Any, chart: Plot) -> Any:  # noqa: ANN401
+    """An axis of names in the order of rows, turned where they would touch one another."""
+    names = list(dict.fromkeys(str(row[chart.x]) for row in chart.rows))
+    widest = max((width_of(name) for name in names), default=0) * 6.2
+    angle = 0 if widest < WIDTH / max(1, len(names)) else -35
+    axis = alt.Axis(labelAngle=angle, labelLimit=220, labelOverlap=len(names) > _MOST_NAMES)
+    return alt.X("x:N", title=chart.x_title or None, sort=None, axis=axis)
 
 
 def _y(alt: Any, chart: Plot, field: str = "y", zero: bool | None = None) -> Any:  # noqa: ANN401
     title = chart.y_title or None
     if chart.log_y:
         least, greatest = _range(chart)
-        scale = alt.Scale(type="log", domain=[_foot(chart), greatest], nice=False)
+        scale = alt.Scale(type="log", domain=[_foot(chart), greatest * 1.08], nice=False)
         return alt.Y(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=_log_ticks(least, greatest)))
     if zero is None and type(chart).__name__ == "LineChart":
         least, greatest = _range(chart)
