@@ -249,6 +249,7 @@ def options() -> set[str]:
 
     known = {"--help", "--version", "--debug"}
     verbs = "train,resume,demo,generate,score,translate,evaluate,inspect,info,data list,data get,doctor"
+    verbs += ",claims list,claims run,claims report"
     for path in verbs.split(","):
         verb = app
         for name in path.split():
