@@ -70,13 +70,13 @@ def measure(trial: Trial) -> Measurement:
             for what, value in _causal(causal_model(corpus, steps, seed), corpus).items():
                 found.setdefault(f"causal_{name}_{what}", []).append(value)
     numbers = {name: worst(values) for name, values in found.items() if name.endswith("_apart")}
-    numbers |= {name: Number.mean(values) for name, values in found.items() if name not in numbers}
+    numbers |= {name: Number.median(values) for name, values in found.items() if name not in numbers}
     for (name, state, pairs, layer), values in cosines.items():
         if layer == LAYERS and (state == "translate" or pairs != "random"):
             prefix = name if state == "translate" else f"{name}_{state}"
-            numbers[f"{prefix}_{pairs}"] = Number.mean(values)
+            numbers[f"{prefix}_{pairs}"] = Number.median(values)
     rows = [
-        interval(Number.mean(values), word=name, state=state, pairs=pairs, layer=layer)
+        interval(Number.median(values), word=name, state=state, pairs=pairs, layer=layer)
         for (name, state, pairs, layer), values in cosines.items()
     ]
     return Measurement(numbers, {"cosines": rows})
@@ -188,9 +188,10 @@ def _drawn(measurement: Measurement, word: str) -> list[dict[str, Any]]:
 def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     """Cosines layer by layer in the trained encoders."""
     zh = language == "zh"
+    note = Words("Lines: medians over seeds; bands: least to largest.", "线：各种子的中位数；带：最小到最大。")
     titles = {
         "strike": "编码器里的“打”：篮球、酱油、车" if zh else "打 in an encoder: with 篮球, 酱油, 车",
-        "bank": "编码器里的 bank：钱与河" if zh else "`bank` in an encoder: by money, by a river",
+        "bank": "编码器里的 bank：钱与河" if zh else "bank in an encoder: by money, by a river",
     }
     return [
         line_chart(
@@ -203,7 +204,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             high="high",
             x_title="经过的层数（0 = 嵌入）" if zh else "layers passed (0 = embedding)",
             y_title="平均余弦" if zh else "mean cosine",
-            note="带：各种子的 95% 区间。" if zh else "Bands: 95 % intervals over seeds.",
+            note=note.of(language),
         )
         for word, title in titles.items()
     ]
@@ -250,7 +251,7 @@ CLAIM = Claim(
     group="attention",
     claim=Words(
         "The embedding of 打 is the same in 打篮球, 打酱油 and 打车; after attention its vector holds the context, "
-        "and so differs. `bank` by money and `bank` by a river come apart likewise.",
+        "and so differs. The bank of money and the bank of a river come apart likewise.",
         "“打”在打篮球、打酱油、打车里的嵌入完全相同；经过注意力之后，它的向量带上了语境，于是各不相同。银行的 bank 与"
         "河岸的 bank 也同样分开。",
     ),
