@@ -62,7 +62,7 @@ def measure(trial: Trial) -> Measurement:
         followed.append(Number.mean(told))
         left = Number.mean([share * gap.value for share in fitted])
         for name, number in (("fit", left), ("sample", gap), ("model", followed[-1]), ("theory", Number.exact(theory))):
-            rows.append({"N": length, "gap": name, "value": number.value, "low": max(number.low, 1e-9),
+            rows.append({"N": length, "gap": name, "value": max(number.value, 1e-9), "low": max(number.low, 1e-9),
                          "high": number.high})  # fmt: skip
     numbers = {
         "states": Number.exact(STATES),
