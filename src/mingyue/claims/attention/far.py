@@ -38,8 +38,8 @@ _NETS = {
 
 def measure(trial: Trial) -> Measurement:
     """Train each net at each distance; gradient at the key before and after."""
-    distances = trial.pick((4, 12), (8, 32, 128), (8, 32, 128, 512))
-    steps = trial.pick(30, 300, 1500)
+    distances = trial.pick((4, 12), (8, 32, 128), (8, 32, 128, 256))
+    steps = trial.pick(30, 300, 600)
     runs: list[dict[str, Any]] = []
     for seed in seeds(trial, 1, 3, 5):
         for distance in distances:
