@@ -210,6 +210,7 @@ def test_the_interval_of_the_weight_counts_not_its_middle():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["reference", "far", "distance"])
 def test_the_report_form_of_what_has_to_be_trained(name):
     claim = CLAIMS[name]
