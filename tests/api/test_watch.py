@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from safetensors.torch import load_file
 import mingyue
 from mingyue.api.film import film_of
 from mingyue.errors import SettingsError
-from mingyue.inspection.frames import read_frames, write_frame
+from mingyue.inspection.frames import read_frames, take_frame, write_frame
 from mingyue.inspection.lens import lens_view
 from mingyue.inspection.subject import Subject
 from mingyue.training import Observer
@@ -171,3 +173,25 @@ def test_a_run_that_was_not_watched_says_how_to_have_a_film(text_file, tmp_path)
         film_of(folder / "model", "床前")
     with pytest.raises(SettingsError, match="folder of the run"):
         mingyue.inspect(mingyue.load(folder), "床前").film()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_divided_over_processes_is_watched_too(text_file, tmp_path):
+    """Its weights come home for each frame; they are those of the checkpoint of that step."""
+    out = tmp_path / "run"
+    given = TINY | {"steps": 4, "watch": WATCHED, "nproc": 2, "parallel": "sharded", "out": str(out)}
+    options = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, "-m", "mingyue", "train", str(text_file), *options]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, timeout=500)
+    assert done.returncode == 0, done.stderr + done.stdout
+    frames, bad = read_frames(out / "watch")
+    assert [frame.step for frame in frames] == [0, 4] and not bad
+    again = film_of(out, WATCHED, threads=1).frames[-1]
+    model = mingyue.load(out, step=4)
+    fresh = take_frame(Subject(model.module, model.tokenizer), model_reading(model), 4)
+    assert again.probabilities_LTK == pytest.approx(fresh.probabilities_LTK, abs=1e-5)
+
+
+def model_reading(model):
+    return Subject(model.module, model.tokenizer, starts_with_bos=model.starts_with_bos).read(WATCHED)
