@@ -88,7 +88,7 @@ def test_a_few_steps_are_enough_to_see_that_plain_rotary_does_not_carry_and_a_wi
     [
         ("lookup", {"apart": 1e-7}, FAILS),
         ("lookup", {"rows_astray": 1}, FAILS),
-        ("lookup", {"rows_tied": 39}, FAILS),
+        ("lookup", {"rows_tied": 23}, FAILS),
         ("trained-embedding", {"gap": 0.002}, CORRECTED),
         ("trained-embedding", {"gap": Number(0.05, -0.01, 0.11)}, CORRECTED),
         ("trained-embedding", {"end_to_end_seasons": 0.03}, FAILS),

@@ -19,7 +19,7 @@ from mingyue.runtime import derive_seed
 if TYPE_CHECKING:
     from mingyue.inspection.charts import Chart
 
-_ROWS = 40
+_ROWS = 24
 """Rows of the table whose gradients are shown."""
 
 
@@ -122,8 +122,8 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             x_title=Words("row (token id)", "行号（token id）").of(language),
             y_title=Words("length of the gradient", "梯度长度").of(language),
             note=Words(
-                "The text has ids below 20 only. Without tying, the rows that it does not contain get exactly 0.",
-                "文本里只有小于 20 的 id。不共享时，没有出现的行梯度恰好为 0。",
+                "The text has ids below 12 only. Without tying, the rows that it does not contain get exactly 0.",
+                "文本里只有小于 12 的 id。不共享时，没有出现的行梯度恰好为 0。",
             ).of(language),
         )
     ]
@@ -146,8 +146,8 @@ CLAIM = Claim(
     ),
     method=Words(
         "Random ids through a table of 3000 × 512 in both ways. Then one backward pass of a small model over 12 tokens "
-        "with 40 possible ids, with a table of its own and with a tied one.",
-        "用一张 3000 × 512 的表，两种方式各算一遍随机 id。再让小模型对 12 个 token（共 40 种 id）做一次反向传播，"
+        f"with {_ROWS} possible ids, with a table of its own and with a tied one.",
+        f"用一张 3000 × 512 的表，两种方式各算一遍随机 id。再让小模型对 12 个 token（共 {_ROWS} 种 id）做一次反向传播，"
         "独立的表和与输出层共享的表各一次。",
     ),
     measure=_measure,

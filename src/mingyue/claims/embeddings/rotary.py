@@ -210,7 +210,10 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             x_title=Words("positions", "位置编码").of(language),
             y_title=Words("relative change", "相对变化").of(language),
             log_y=True,
-            note=Words("Median of the seeds, least to greatest.", "各种子的中位数，最小到最大。").of(language),
+            note=Words(
+                "Median of the seeds, least to greatest. No positions: exactly 0, drawn as 1e-9.",
+                "各种子的中位数，最小到最大。无位置编码时恰好为 0，画作 1e-9。",
+            ).of(language),
         ),
     ]
 

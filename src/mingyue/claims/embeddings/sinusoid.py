@@ -153,8 +153,8 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             log_x=True,
             log_y=True,
             note=Words(
-                "A single hand comes back almost to where it was (after 355 positions: 113 turns). More hands do not.",
-                "只有一根指针时，它几乎会回到原处（355 个位置正好约 113 圈）；指针多了就不会。",
+                "A single hand comes back almost to where it was (after 710 positions: 113 turns). More hands do not.",
+                "只有一根指针时，它几乎会回到原处（710 个位置约等于 113 圈）；指针多了就不会。",
             ).of(language),
         ),
     ]

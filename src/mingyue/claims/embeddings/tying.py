@@ -126,13 +126,12 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     from mingyue.inspection.charts import bar_chart
 
     names = {"tied": Words("shared", "共享"), "untied": Words("two matrices", "两个矩阵")}
-    rate = Words("rate {:g}", "学习率 {:g}").of(language)
     numbers = measurement.numbers
     return [
         bar_chart(
             Words("Held-out loss with one matrix and with two", "一个矩阵与两个矩阵的留出损失").of(language),
             [
-                {**row, "arm": names[row["arm"]].of(language), "rate": rate.format(row["rate"])}
+                {**row, "arm": names[row["arm"]].of(language), "rate": f"{row['rate']:g}"}
                 for row in measurement.tables["losses"]
             ],
             x="rate",
