@@ -100,7 +100,7 @@ def _measure(trial: Trial) -> Measurement:
     d_model, n_layers, n_source, n_target = trial.pick((32, 2, 7, 5), (64, 4, 24, 24), (256, 6, 64, 64))
     found: dict[str, list[float]] = {}
     work: list[dict[str, Any]] = []
-    for seed in seeds(trial, 2, 5, 5):
+    for seed in seeds(trial, 3, 5, 5):
         model = tiny(
             50,
             context=max(n_source, n_target),

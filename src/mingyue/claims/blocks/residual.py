@@ -116,13 +116,16 @@ def _measure(trial: Trial) -> Measurement:
     numbers: dict[str, Number] = {"depth": Number.exact(depths[-1])}
     for arm in _ARMS:
         for n_layers in depths:
-            found = [_at_first(arm, n_layers, d_model, seed) for seed in seeds(trial, 2, 5, 5)]
+            found = [_at_first(arm, n_layers, d_model, seed) for seed in seeds(trial, 3, 5, 5)]
             # Lengths differ by powers of ten: their median, with the least and the greatest.
             gradient = Number.median([length for length, _ in found], "×")
             cosine = Number.mean([alike for _, alike in found])
             for what, number in (("gradient", gradient), ("cosine", cosine)):
                 row = {"arm": arm, "what": what, "layers": n_layers}
-                rows.append({**row, "value": number.value, "low": number.low, "high": number.high})
+                ends = (
+                    (number.low, number.high) if what == "gradient" else (max(-1.0, number.low), min(1.0, number.high))
+                )
+                rows.append({**row, "value": number.value, "low": ends[0], "high": ends[1]})
             if n_layers == depths[-1]:
                 numbers |= {f"{arm}_gradient": gradient, f"{arm}_cosine": cosine}
     how = trial.pick(None, _Training(12, 32, 200, 1e-2), _Training(16, 64, 800, 5e-3))

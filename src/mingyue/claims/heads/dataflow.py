@@ -171,6 +171,8 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     def words(values: Sequence[int]) -> str:
         return ", ".join(map(str, values))
 
+    strides = Words("strides", "步长").of(language)
+
     def memory(row: Mapping[str, Any]) -> TextMark:
         if row["step"] == "input":
             return TextMark("–")
@@ -179,15 +181,10 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         return TextMark(Words("new", "新内存").of(language), 1.0, [f"{row['new_bytes']:,} bytes"])
 
     cells = [
-        [TextMark(words(row["shape"])), TextMark(words(row["strides"])), memory(row), memory(fused)]
+        [TextMark(words(row["shape"]), hover=[f"{strides}: {words(row['strides'])}"]), memory(row), memory(fused)]
         for row, fused in zip(by_way["explicit"], by_way["fused"], strict=True)
     ]
-    columns = (
-        Words("shape", "形状"),
-        Words("strides", "步长"),
-        Words("memory, written out", "内存：写出分数"),
-        Words("memory, fused", "内存：融合内核"),
-    )
+    columns = Words("shape", "形状"), Words("written out", "写出分数"), Words("fused kernel", "融合内核")
     return [
         word_grid(
             Words("Eight steps of multi-head attention", "多头注意力的八步").of(language),
@@ -196,10 +193,11 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             column_labels=[column.of(language) for column in columns],
             low=0.0,
             high=2.0,
-            legend=Words("1: new memory", "1：占用新内存").of(language),
-            note=Words("Shapes and strides with the scores written out.", "形状与步长取自写出分数的计算。").of(
-                language
-            ),
+            legend=Words("0: a view of what is there, 1: new memory", "0：已有内存的视图，1：占用新内存").of(language),
+            note=Words(
+                "Does a step take new memory, with the scores written out and with the fused kernel?",
+                "每一步是否占用新内存：写出分数时与使用融合内核时。",
+            ).of(language),
         )
     ]
 

@@ -97,7 +97,13 @@ def _measure(trial: Trial) -> Measurement:
         for place in range(2):
             share = Number.mean([pair[place] for pair in pairs])
             right.append(
-                {"heads": count, "before": _PLACES[place], "right": share.value, "low": share.low, "high": share.high}
+                {
+                    "heads": count,
+                    "before": _PLACES[place],
+                    "right": share.value,
+                    "low": max(0.0, share.low),
+                    "high": min(1.0, share.high),
+                }
             )
     return Measurement(numbers, {"right": right, "weights": looked})
 

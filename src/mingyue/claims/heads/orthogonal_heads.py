@@ -104,7 +104,7 @@ def _measure(trial: Trial) -> Measurement:
     }
     order = ("random", "query_begun", "query", "key_begun", "key", "control")
     bars = [
-        {"what": name, "overlap": mean.value, "low": mean.low, "high": mean.high}
+        {"what": name, "overlap": mean.value, "low": max(0.0, mean.low), "high": min(1.0, mean.high)}
         for name in order
         for mean in (numbers[f"{name}_overlap"],)
     ]
@@ -112,7 +112,8 @@ def _measure(trial: Trial) -> Measurement:
     for name in ("random", *_KINDS):
         for place, values in enumerate(np.stack(angles[name], axis=1)):
             mean = Number.mean(values.tolist(), "°")
-            lines.append({"what": name, "angle": place + 1, "degrees": mean.value, "low": mean.low, "high": mean.high})
+            row = {"what": name, "angle": place + 1, "degrees": mean.value}
+            lines.append({**row, "low": max(0.0, mean.low), "high": min(90.0, mean.high)})
     return Measurement(numbers, {"overlaps": bars, "angles": lines})
 
 

@@ -143,9 +143,9 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 _TITLES = {
-    "projected": Words("heads; projected Q, K, V changed", "头；改动投影后的 Q、K、V"),
-    "input": Words("heads; input x changed", "头；改动输入 x"),
-    "convolution": Words("convolution kernels; input changed", "卷积核；改动输入"),
+    "projected": Words("Q, K, V changed", "改动 Q、K、V"),
+    "input": Words("x changed", "改动 x"),
+    "convolution": Words("convolution", "卷积"),
 }
 
 
@@ -163,9 +163,10 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             row_labels=parts,
             column_labels=parts,
             note=Words(
-                "Rows: head or kernel. Columns: slice that was changed. Value: change of what is read, beside its "
-                "length; mean over seeds.",
-                "行：头或卷积核；列：被改动的一段；数值：输出的变化与其长度之比，对随机种子取平均。",
+                "Rows: heads, or kernels of a convolution. Columns: the slice that was changed, of Q, K and V or of "
+                "the input x. Value: change of the output beside its length, mean over seeds.",
+                "行：头，或卷积核。列：被改动的一段，取自 Q、K、V 或输入 x。数值：输出的变化与其长度之比，对随机种子"
+                "取平均。",
             ).of(language),
         )
     ]

@@ -131,7 +131,7 @@ def _judge(numbers: Numbers) -> Finding:
 _NAMES = {
     "parameters": Words("parameters", "参数量"),
     "multiply-adds": Words("multiply-adds of the products", "矩阵乘法的乘加次数"),
-    "scores": Words("scores: memory and softmax", "分数：显存与 softmax"),
+    "scores": Words("scores: memory and softmax", "分数：内存与 softmax"),
     _EXPLICIT: Words("time, scores written out", "用时：写出分数"),
     _FUSED: Words("time, fused kernel", "用时：融合内核"),
 }
