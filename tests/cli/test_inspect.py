@@ -1,0 +1,198 @@
+"""`mingyue inspect` with real models: every view of both kinds of model, what is printed and written, every refusal."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import mingyue
+from mingyue.bundle import save_bundle
+from mingyue.config import EncoderDecoderConfig, ModelConfig
+from mingyue.models import build_model
+from mingyue.text import byte_tokenizer, train_char
+
+POEM = "床前明月光，疑是地上霜。举头望明月"
+SIZES = {"context": 32, "d_model": 16, "n_layers": 2, "n_heads": 2, "n_kv_heads": 2, "d_head": 8, "d_ff": 16}
+VIEWS = ("attention", "lens", "surprise", "trace", "heads", "vectors", "neighbours")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model folder: characters, a context of 32, weights never trained."""
+    tokenizer = train_char([POEM])
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, **SIZES)
+    folder = tmp_path_factory.mktemp("model") / "poems" / "model"
+    save_bundle(folder, config, build_model(config, seed=3).state_dict(), tokenizer, {"starts_with_bos": False})
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model folder of pairs: bytes, an encoder of one layer and a decoder of two, weights never trained."""
+    tokenizer = byte_tokenizer()
+    config = EncoderDecoderConfig(vocab_size=tokenizer.vocab_size, n_encoder_layers=1, **SIZES)
+    weights = {name: 4 * value for name, value in build_model(config, seed=3).state_dict().items()}
+    folder = tmp_path_factory.mktemp("pairs") / "model"
+    save_bundle(folder, config, weights, tokenizer, {"steps": 0})
+    return str(folder)
+
+
+def arguments(view: str, of_pairs: bool = False) -> list[str]:
+    """What a person would give a view."""
+    if view == "neighbours":
+        return ["--word", "a" if of_pairs else "月"]
+    if view == "vectors":
+        return ["--word", "b", "--texts", "a b", "c b"] if of_pairs else ["--word", "月", "--texts", POEM, "望明月"]
+    if view == "heads":
+        return []
+    return ["--text", "one two", "--target", "eins"] if of_pairs else ["--text", POEM]
+
+
+# --- every view -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("of_pairs", [False, True])
+def test_every_view_prints_tables_in_both_languages(run, model, pairs, view, of_pairs):
+    command = ("inspect", pairs if of_pairs else model, view, *arguments(view, of_pairs))
+    english, chinese = run(*command, "--language", "en"), run(*command, "--language", "zh")
+    for code, out, err in (english, chinese):
+        assert (code, err) == (0, "")
+        assert len(out.splitlines()) > 3
+    assert english[1] != chinese[1]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_json_has_the_named_arrays_of_the_view(run, model, view):
+    code, out, err = run("inspect", model, view, *arguments(view), "--json")
+    assert (code, err) == (0, "")
+    looked = mingyue.inspect(model, None if view == "heads" else POEM)
+    given = {"vectors": ("月", [POEM, "望明月"]), "neighbours": ("月",)}
+    assert json.loads(out) == json.loads(json.dumps(getattr(looked, view)(*given.get(view, ())).to_dict()))
+
+
+def test_the_numbers_of_surprise_are_those_of_score(run, model):
+    _, out, _ = run("inspect", model, "surprise", "--text", POEM, "--language", "en")
+    for one in mingyue.load(model).score(POEM).tokens[1:]:
+        assert one.logprob is not None
+        assert f" {-one.logprob:.3f} " in out
+
+
+def test_the_rows_of_a_head_are_those_of_the_forward_pass(run, model):
+    _, out, _ = run("inspect", model, "attention", "--text", POEM, "--layer", "1", "--head", "0", "--json")
+    found = np.array(json.loads(out)["self"]["weights_LHTS"])
+    taps = mingyue.inspect(model, POEM).capture("blocks.1.attention.weights").values["blocks.1.attention.weights"]
+    assert found.shape == (1, 1, len(POEM), len(POEM))
+    np.testing.assert_allclose(found[0, 0], taps[0].numpy(), atol=1e-6)
+
+
+# --- what is read -----------------------------------------------------------------------------------------------------
+
+
+def test_a_text_may_come_from_a_file_or_standard_input(run, model, tmp_path, monkeypatch):
+    """A line end that `echo` or an editor put there is no part of the text."""
+    expected = run("inspect", model, "surprise", "--text", "明月")[1]
+    (tmp_path / "text.txt").write_text("明月\n", encoding="utf-8")
+    assert run("inspect", model, "surprise", "--file", str(tmp_path / "text.txt"))[1] == expected
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("明月\n".encode()), encoding="ascii"))
+    assert run("inspect", model, "surprise", "--text", "-")[1] == expected
+
+
+def test_the_texts_of_vectors_may_be_given_either_way(run, model):
+    command = ("inspect", model, "vectors", "--word", "月", "--json")
+    assert run(*command, "--texts", "明月", "望月")[1] == run(*command, "--text", "明月", "--text", "望月")[1]
+
+
+def test_without_a_target_the_own_translation_is_told_beside_the_result(run, pairs):
+    code, out, err = run("inspect", pairs, "surprise", "--text", "ab", "--json")
+    assert code == 0
+    assert "own translation (beam 4" in " ".join(err.split())
+    own = mingyue.inspect(pairs, "ab").reading
+    assert json.loads(out)["pieces_N"] == list(own.target_pieces)
+
+
+def test_text_and_source_are_the_same_of_a_pair(run, pairs):
+    command = ("inspect", pairs, "surprise", "--target", "c", "--json")
+    assert run(*command, "--text", "ab")[1] == run(*command, "--source", "ab")[1]
+
+
+@pytest.mark.parametrize(
+    ("variables", "chinese"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, True),
+        ({"LANG": "de_DE.UTF-8"}, False),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, False),
+        ({"LANG": "en_GB", "LC_MESSAGES": "zh_TW"}, True),
+        ({}, False),
+    ],
+)
+def test_the_language_is_that_of_the_system_unless_given(run, model, monkeypatch, variables, chinese):
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    command = ("inspect", model, "neighbours", "--word", "月")
+    assert (run(*command)[1] == run(*command, "--language", "zh")[1]) is chinese
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["surprise", "--text", "月", "--head", "0"], ["no use for --head", "attention"]),
+        (["lens", "--text", "月", "--texts", "a", "b"], ["no use for --texts", "vectors"]),
+        (["neighbours", "--word", "月", "--text", "a"], ["no use for --text", "surprise"]),
+        (["trace", "--text", "月", "--top", "3"], ["no use for --top", "lens"]),
+        (["attention"], ["no text", "--text", "--file"]),
+        (["attention", "--text", "明", "--text", "月"], ["one text", "2 are given"]),
+        (["attention", "--text", "明", "--source", "月"], ["one text", "2 are given"]),
+        (["neighbours"], ["needs a word", "--word"]),
+        (["vectors", "--texts", "明月", "望月"], ["needs a word", "--word"]),
+        (["vectors", "--word", "月"], ["needs texts", "--texts"]),
+        (["vectors", "--word", "月", "--texts", "明月", "床前"], ["床前"]),
+        (["attention", "--source", "月"], ["no source and no target"]),
+        (["attention", "--text", "月" * 40], ["40 tokens", "32"]),
+        (["attention", "--text", ""], ["empty"]),
+        (["attention", "--text", POEM, "--layer", "2"], ["no layer 2", "0 to 1"]),
+        (["attention", "--text", POEM, "--head", "-1"], ["head"]),
+        (["lens", "--text", POEM, "--step", "5"], ["not the folder of a run", "step 5"]),
+        (["lens", "--text", POEM, "--out", "lens.pdf"], ["lens.pdf", ".html"]),
+        (["report", "--text", POEM, "--out", "report.png"], ["report.png", ".html"]),
+        (["report", "--text", POEM, "--json"], ["no use for --json"]),
+        (["lens", "--text", POEM, "--out", "nowhere/lens.html"], ["there is no folder nowhere"]),
+        (["lens", "--file", "nowhere.txt"], ["nowhere.txt cannot be read"]),
+        (["atention", "--text", POEM], ["atention", "attention"]),
+        (["film"], ["run"]),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_with_what_to_do(run, model, options, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("inspect", model, *options)
+    assert (code, out) == (2, "")
+    shown = " ".join(err.split())
+    for words in told:
+        assert words in shown
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_holds_no_model_is_named(run, tmp_path):
+    code, out, err = run("inspect", str(tmp_path), "lens", "--text", "a")
+    assert (code, out) == (2, "")
+    assert str(tmp_path) in "".join(err.split("\n"))
+
+
+def test_help_has_every_view_with_an_example_that_the_program_takes(run):
+    from mingyue.cli.app import app
+
+    code, out, _ = run("inspect", "--help")
+    assert code == 0
+    for view in (*VIEWS, "film", "report"):
+        line = next(line.strip() for line in out.splitlines() if f"mingyue inspect runs/poems {view}" in line)
+        app.parse_args(line.split()[1:], exit_on_error=False, print_error=False)
