@@ -225,11 +225,12 @@ CLAIM = Claim(
     correction=Words(
         "That scores depend on distances alone does not mean that distances never met in training are understood. "
         "Plain "
-        "rotary positions lose much of what they knew soon after the trained length; a window that hides farther "
-        "tokens, "
-        "scaled angles, and training on at the new length are what carries them.",
+        "rotary positions lose much of what they knew soon after the trained length. A window that hides farther "
+        "tokens "
+        "carries them; scaled angles lose less. Models for long texts are also trained on at the new length, which is "
+        "not tested here.",
         "分数只取决于距离，并不等于模型懂得训练中从未见过的距离。单纯的旋转位置编码一过训练长度就丢掉许多本事；"
-        "真正起作用的是遮住远处的"
-        "滑动窗口、缩放角度，以及在新长度上继续训练。",
+        "遮住远处的滑动窗口能让它"
+        "延续下去，缩放角度则损失较少。面向长文本的模型还会在新长度上继续训练，这里没有测试。",
     ),
 )
