@@ -26,6 +26,7 @@ from mingyue.inspection.charts import (
     write_page,
 )
 from mingyue.inspection.charts import page as page_module
+from mingyue.inspection.charts.film import Film, Scene, SceneMaps
 
 EVIL = "</script><script>alert(1)</script><img src=https://example.org/x>"
 TABLE = TextTable(EVIL, ["name", "value"], [[EVIL, "1.5"]], right=["value"], note="a note")
@@ -46,6 +47,19 @@ def charts(title="one"):
 
 def lines():
     return line_chart(EVIL, [{"x": 1, "y": 2, "s": EVIL}, {"x": 2, "y": 3, "s": "b"}], x="x", y="y", series="s")
+
+
+def film():
+    maps = np.full((2, 2, 3, 3), 85, dtype=np.uint8)
+    scenes = [
+        Scene(f"step {step}", [SceneMaps(maps, "abc", "abc")], [[TextMark(EVIL, 0.2), TextMark("moon", 0.9)]], "ab")
+        for step in (1, 2)
+    ]
+    names = ["0", "1"]
+    return Film(
+        title="Film", scenes=scenes, part_titles=["self"], row_titles=[names], column_titles=[names],
+        word_title="Words", word_rows=[EVIL],
+    )  # fmt: skip
 
 
 def sections(*more):
@@ -175,7 +189,7 @@ def test_a_browser_draws_the_page_without_a_network(tmp_path):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium here")
-    write_page(tmp_path / "p.html", title=Words("A", "甲"), sections=sections(lines()), languages=["en", "zh"])
+    write_page(tmp_path / "p.html", title=Words("A", "甲"), sections=sections(lines(), film()), languages=["en", "zh"])
     quiet = ("gpu", "quic", "background-networking", "component-update", "sync")
     switches = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in quiet)]
     switches += ["--virtual-time-budget=5000", "--window-size=1000,4000", "--dump-dom"]
@@ -185,7 +199,8 @@ def test_a_browser_draws_the_page_without_a_network(tmp_path):
     )  # fmt: skip
     seen = Reader(found.stdout.decode("utf-8"))
     kinds = [tag for tag, _ in seen.elements]
-    assert kinds.count("canvas") == 5, "four thumbnails and a matrix, in the language that is shown"
+    assert kinds.count("canvas") == 5 + 4, "four thumbnails, a matrix, the film's four; in the language that is shown"
+    assert "step 2" in seen.text and "moon" in seen.text, "the last scene of the film"
     assert "Click a map" in seen.text
     assert any(tag == "svg" for tag in kinds), "the line chart"
     assert not [a for tag, a in seen.elements if tag == "img"]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mingyue.inspection.charts.grids import MatrixGrid
     from mingyue.inspection.charts.matrices import MatrixChart
 
+_FEW = 12  # columns
 Array = NDArray[np.floating[Any]]
 
 
@@ -136,7 +137,10 @@ def matrix_spec(chart: MatrixChart) -> dict[str, Any]:
     picture = colours.table(chart.diverging)[cells]
     row_labels = shrunk_labels(chart.row_labels, SIDE)
     column_labels = shrunk_labels(chart.column_labels, SIDE)
-    spec = _picture(picture, round(columns * cell), round(rows * cell), row_labels, column_labels)
+    column = cell
+    if columns <= _FEW:  # as wide as their labels, so that these need not be turned
+        column = max(cell, min(560 / max(columns, 1), max(map(width_of, column_labels), default=0) * 6.5 + 10))
+    spec = _picture(picture, round(columns * column), round(rows * cell), row_labels, column_labels)
     x, y = spec["layer"][0]["encoding"]["x"], spec["layer"][0]["encoding"]["y"]
     x["axis"]["title"], y["axis"]["title"] = chart.column_title or None, chart.row_title or None
     spec["layer"].append(_scale(chart.low, chart.high, chart.diverging))

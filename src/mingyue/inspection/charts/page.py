@@ -15,6 +15,7 @@ from mingyue.errors import MissingExtraError
 from mingyue.inspection.charts import colours
 from mingyue.inspection.charts.chart import Chart
 from mingyue.inspection.charts.lettering import FONT_STACK
+from mingyue.inspection.charts.vega import marked
 from mingyue.inspection.words import Language, TextTable, Words
 
 Part = Chart | TextTable | str
@@ -155,8 +156,7 @@ def _part(part: Part) -> str:
 
 
 def _prose(text: str) -> str:
-    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
-    return f"<p>{marked}</p>"
+    return f"<p>{marked(text)}</p>"
 
 
 def _table(table: TextTable) -> str:
@@ -169,7 +169,7 @@ def _table(table: TextTable) -> str:
     )
     title = f"<figcaption>{escape(table.title)}</figcaption>" if table.title else ""
     head = f"<thead><tr>{head}</tr></thead>" if table.columns else ""
-    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
+    note = f'<p class="note">{marked(table.note)}</p>' if table.note else ""
     inside = f'<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div>'
     return f'<figure class="table">{title}{inside}{note}</figure>'
 

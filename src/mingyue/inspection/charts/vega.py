@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,7 @@ def altair() -> Any:  # noqa: ANN401
 
 def heading(chart: Chart) -> dict[str, Any]:
     """The title of a spec, the note below it."""
-    return {"text": wrapped(chart.title, 76), "subtitle": wrapped(chart.note, 96)}
+    return {"text": wrapped(chart.title, 76), "subtitle": wrapped(chart.note.replace("`", ""), 96)}
 
 
 def line(chart: LineChart) -> dict[str, Any]:
@@ -149,7 +150,12 @@ def fragment(chart: Chart, spec: Mapping[str, Any]) -> str:
 
 def note_of(chart: Chart) -> str:
     """The note as a paragraph, or nothing."""
-    return f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
+    return f'<p class="note">{marked(chart.note)}</p>' if chart.note else ""
+
+
+def marked(text: str) -> str:
+    """Text as HTML, with what stands in backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def json_block(value: Any) -> str:  # noqa: ANN401
@@ -265,8 +271,8 @@ def _y(alt: Any, chart: Plot, field: str = "y", zero: bool | None = None) -> Any
         return alt.Y(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=_log_ticks(least, greatest)))
     if zero is None and type(chart).__name__ == "LineChart":
         least, greatest = _range(chart)
-        # A line that is far above zero all along shows more without it.
-        zero = not (least > 0 and greatest - least < 0.6 * greatest)
+        # A line that is far from zero all along shows more without it.
+        zero = least <= 0 <= greatest or greatest - least >= 0.6 * max(-least, greatest)
     return alt.Y(f"{field}:Q", title=title, scale=alt.Scale() if zero is None else alt.Scale(zero=zero))
 
 

@@ -64,8 +64,10 @@ function drawMatrix(place, chart, bytes) {
     const left = widest(rowLabels) + 10 + (chart.rowTitle ? 20 : 0);
     const columnRoom = widest(columnLabels), fitting = Math.max(1, room - left - 16);
     const cell = Math.max(Math.min(26, fitting / columns, 620 / rows), Math.min(fitting / columns, 1));
-    const wide = cell * columns, tall = cell * rows;
-    const turned = columnRoom + 4 > cell && columnRoom > 16;
+    // Few columns are made as wide as their labels, so that these need not be turned.
+    const column = columns <= 12 ? Math.min(fitting / columns, Math.max(cell, columnRoom + 8)) : cell;
+    const wide = column * columns, tall = cell * rows;
+    const turned = columnRoom + 4 > column && columnRoom > 16;
     const top = (turned ? columnRoom : 14) + 10 + (chart.columnTitle ? 20 : 0);
     const width = Math.max(left + wide, left + 190) + 14, height = top + tall + 40, ratio = devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
@@ -83,10 +85,10 @@ function drawMatrix(place, chart, bytes) {
     pen.textAlign = "right";
     const rowStep = Math.ceil(13 / cell);
     for (let r = 0; r < rows; r += rowStep) pen.fillText(rowLabels[r], left - 6, top + (r + 0.5) * cell);
-    const columnStep = Math.ceil((turned ? 13 : Math.max(columnRoom + 4, 13)) / cell);
+    const columnStep = Math.ceil((turned ? 13 : Math.max(columnRoom + 4, 13)) / column);
     for (let c = 0; c < columns; c += columnStep) {
       pen.save();
-      pen.translate(left + (c + 0.5) * cell, top - 6);
+      pen.translate(left + (c + 0.5) * column, top - 6);
       if (turned) pen.rotate(-Math.PI / 2);
       pen.textAlign = turned ? "left" : "center";
       pen.textBaseline = turned ? "middle" : "bottom";
@@ -118,13 +120,13 @@ function drawMatrix(place, chart, bytes) {
     pen.fillText(number(chart.low), left + 38, at + 5);
     pen.textAlign = "left";
     pen.fillText(number(chart.high), left + 160, at + 5);
-    box = { left, top, cell };
+    box = { left, top, column, cell };
   }
 
   function show(event) {
     if (!box) return;
     const edges = canvas.getBoundingClientRect();
-    const c = Math.floor((event.clientX - edges.left - box.left) / box.cell);
+    const c = Math.floor((event.clientX - edges.left - box.left) / box.column);
     const r = Math.floor((event.clientY - edges.top - box.top) / box.cell);
     if (r < 0 || c < 0 || r >= rows || c >= columns) return hideTip();
     const value = chart.low + (bytes[r * columns + c] / 255) * (chart.high - chart.low);

@@ -36,11 +36,17 @@ for (const kind of ["pointerover", "pointerdown"]) {
   });
 }
 
+// Shows one language; a reader who is in the middle of the page stays at the same section.
 function speak(language) {
+  const sections = (body) => Array.from(body.querySelectorAll("section"));
+  const before = document.querySelector("main[data-language]:not([hidden])");
+  const passed = before ? sections(before).findLastIndex((section) => section.getBoundingClientRect().top < 120) : -1;
   for (const body of document.querySelectorAll("main[data-language]")) {
     body.hidden = body.dataset.language !== language;
-    if (!body.hidden) document.documentElement.lang = body.lang;
   }
+  const shown = document.querySelector("main[data-language]:not([hidden])");
+  document.documentElement.lang = shown.lang;
+  if (shown !== before && passed >= 0 && scrollY > 0) sections(shown)[passed].scrollIntoView({ behavior: "instant" });
   for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.to === language));
 }
 
@@ -48,8 +54,8 @@ const buttons = document.querySelectorAll(".languages button");
 buttons.forEach((button) => button.addEventListener("click", () => speak(button.dataset.to)));
 if (buttons.length) {
   const known = Array.from(buttons, (button) => button.dataset.to);
-  const named = location.hash.slice(1, 3), own = (navigator.language || "").slice(0, 2);
-  speak(known.includes(named) ? named : known.includes(own) ? own : known[0]);
+  const named = location.hash.slice(1, 3);  // of a link to a section: #zh-lens
+  speak(known.includes(named) ? named : known[0]);
 }
 
 // What is in sight now is drawn at once; the rest when it comes near.
