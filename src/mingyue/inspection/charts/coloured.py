@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -111,7 +110,7 @@ def _attributes(mark: TextMark, low: float, high: float) -> str:
     if mark.value is not None:
         background, text = colours.colour(mark.value, low, high)
         style = f' style="background:{background};color:{text}"'
-    hover = escape(json.dumps(list(mark.hover), ensure_ascii=False), quote=True)
+    hover = escape("\n".join(mark.hover), quote=True)
     return style + (f' data-hover="{hover}"' if mark.hover else "")
 
 

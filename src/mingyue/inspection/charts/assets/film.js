@@ -124,7 +124,7 @@ function wordTable(rowLabels, scene) {
       cell.textContent = text;
       cell.style.background = `rgb(${colour.join(",")})`;
       cell.style.color = light(colour) < 0.179 ? "#fff" : "#000";
-      cell.dataset.hover = JSON.stringify(hover);
+      cell.dataset.hover = hover.join("\n");
     }
   });
   return table;

@@ -31,7 +31,7 @@ addEventListener("beforeprint", () => places.forEach(draw));
 for (const kind of ["pointerover", "pointerdown"]) {
   document.addEventListener(kind, (event) => {
     const mark = event.target.closest("[data-hover]");
-    if (mark) showTip(event, JSON.parse(mark.dataset.hover).join("\n"));
+    if (mark) showTip(event, mark.dataset.hover);
     else if (event.target.tagName !== "CANVAS") hideTip();
   });
 }
