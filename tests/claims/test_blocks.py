@@ -104,7 +104,13 @@ def test_verdicts_follow_the_numbers():
 def test_verdicts_on_the_residual_path():
     gradients = every_arm("gradient", pre=2, post=1, pre_plain=1e-4, post_plain=1e-4, bare=1, bare_plain=1e-4)
     cosines = every_arm("cosine", pre=0.3, post=0.4, pre_plain=0.99, post_plain=0.99, bare=0.5, bare_plain=0.99)
-    trained = {"pre_warm_loss": 2.0, "pre_cold_loss": 2.0, "post_warm_loss": 2.1, "post_cold_loss": 3.0}
+    trained = {
+        "trained_depth": 6,
+        "pre_warm_loss": 2.0,
+        "pre_cold_loss": 2.0,
+        "post_warm_loss": 2.1,
+        "post_cold_loss": 3.0,
+    }
     learned = {**trained, "pre-plain_warm_loss": 2.05}
 
     def verdict(**changes: float) -> str:
