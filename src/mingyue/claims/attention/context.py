@@ -277,8 +277,10 @@ CLAIM = Claim(
     labels=_labels(),
     correction=Words(
         "In a causal model, such as a Mini-GPT, 打 as the first character sees only itself: its vector is the same in "
-        "all three. The context shows in an encoder, after other words, and at the characters that follow.",
-        "在 Mini-GPT 这样的因果模型里，“打”作首字只看得到自己，三处的向量完全相同。语境要在编码器里、在前面有别的字"
-        "时，或在后面的字上才看得出来。",
+        "all three. The context shows in an encoder, after words that tell, and at the characters that follow. And "
+        "how far the senses part depends on what is learned: guessing hidden words parts them far less than "
+        "translating.",
+        "在 Mini-GPT 这样的因果模型里，“打”作首字只看得到自己，三处的向量完全相同。语境要在编码器里、在前面的词能说明"
+        "意思时，或在后面的字上才看得出来。各个意思分得多开，也取决于学的是什么：只学猜词时，远不如学翻译时分得开。",
     ),
 )
