@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -32,6 +33,17 @@ def result(name="variance", verdict="holds", **changes):
 def test_every_name_belongs_to_one_group():
     assert len(NAMES) == len(set(NAMES)) == 36
     assert [name for name in NAMES if name not in GROUPS[group_of(name)]] == []
+
+
+def test_every_claim_is_written():
+    assert written() == list(NAMES)
+
+
+@pytest.mark.parametrize("page", ["claims.md", "claims.zh.md"])
+def test_the_page_about_claims_lists_them_all_in_order(page):
+    lines = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8").splitlines()
+    told = [line.split("`")[1] for line in lines if line.startswith("| `") and "`" in line]
+    assert [name for name in told if "." not in name and name not in ("figures", "results")] == list(NAMES)
 
 
 @pytest.mark.parametrize("name", written())
