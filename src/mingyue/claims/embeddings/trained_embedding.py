@@ -168,8 +168,8 @@ def _judge(numbers: Numbers) -> Finding:
         f"“猫”与“狗”的余弦为 {cat_dog:.2f}，与“宇宙”为 {cat_universe:.2f}。"
     )
     if drawn < frozen:
-        en += " Even random vectors, frozen, do better than those from counts: the model needs words apart, not alike."
-        zh += "连冻结的随机向量也胜过由计数得来的：模型首先要能把词分开，而不是让它们相像。"
+        en += " Even random vectors, frozen, do better here than those from counts."
+        zh += "在这里，连冻结的随机向量也胜过由计数得来的。"
     if least < TIMES_CHANCE or cat_dog <= cat_universe:
         return Finding("does not hold here", Words(en, zh))
     if gap.low > 0 and gap.value >= GAP:
