@@ -196,9 +196,11 @@ def _picture(  # noqa: PLR0917
 def _axis(labels: Sequence[str], points: int, *, upright: bool) -> dict[str, Any]:
     """Labels in the middle of their cells, as many as there is room for. They stand in an expression, as JSON."""
     short = [shortened(label, 16) for label in labels]
-    widest = max(map(width_of, short), default=1) * 6.5
-    turned = not upright and widest > points / max(len(labels), 1)
-    step = max(1, -(-len(labels) * (14 if upright or turned else int(widest) + 4) // max(points, 1)))
+    widths = [6.5 * width_of(label) for label in short]
+    room = points / max(len(labels), 1)
+    # Two neighbours must not meet; one long label among short ones (an end mark) is no reason to turn them all.
+    turned = not upright and any((one + other) / 2 + 2 > room for one, other in itertools.pairwise(widths))
+    step = max(1, math.ceil(14 / room)) if upright or turned else 1
     places = [place + 0.5 for place in range(0, len(labels), step)]
     return {
         "title": None,

@@ -67,7 +67,10 @@ function drawMatrix(place, chart, bytes) {
     // Few columns are made as wide as their labels, so that these need not be turned.
     const column = columns <= 12 ? Math.min(fitting / columns, Math.max(cell, columnRoom + 8)) : cell;
     const wide = column * columns, tall = cell * rows;
-    const turned = columnRoom + 4 > column && columnRoom > 16;
+    // Two neighbours must not meet; one long label among short ones (an end mark) is no reason to turn them all.
+    const widths = columnLabels.map((label) => pen.measureText(label).width);
+    const crowded = widths.some((one, at) => at && (one + widths[at - 1]) / 2 + 2 > column);
+    const turned = crowded && columnRoom > 16;
     const top = (turned ? columnRoom : 14) + 10 + (chart.columnTitle ? 20 : 0);
     const width = Math.max(left + wide, left + 190) + 14, height = top + tall + 40, ratio = devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
@@ -85,7 +88,7 @@ function drawMatrix(place, chart, bytes) {
     pen.textAlign = "right";
     const rowStep = Math.ceil(13 / cell);
     for (let r = 0; r < rows; r += rowStep) pen.fillText(rowLabels[r], left - 6, top + (r + 0.5) * cell);
-    const columnStep = Math.ceil((turned ? 13 : Math.max(columnRoom + 4, 13)) / column);
+    const columnStep = crowded ? Math.ceil((turned ? 13 : Math.max(columnRoom + 4, 13)) / column) : 1;
     for (let c = 0; c < columns; c += columnStep) {
       pen.save();
       pen.translate(left + (c + 0.5) * column, top - 6);
