@@ -290,8 +290,8 @@ CLAIM = Claim(
     ),
     method=Words(
         "Decoders of this library with Xavier's weights, from 1 block to many; the path is taken out of the same "
-        "blocks. Lengths of gradients of the loss, and cosines, are read by taps. Report and full form also train 12 "
-        "or 16 blocks on made sentences, with a warm-up of 30 % of the steps and with none.",
+        "blocks. Lengths of gradients of the loss, and cosines, are read by taps. Report and full form also train 6 "
+        "blocks on made sentences, with a warm-up of 30 % of the steps and with none.",
         "用本库的解码器（Xavier 初始化），从 1 块到多块；从同样的块中去掉残差。用 taps 读出损失梯度的长度与余弦。报告"
         "版与完整版还用造出的句子训练 6 块，预热占 30% 的步数，或不预热。",
     ),
