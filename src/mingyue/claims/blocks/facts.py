@@ -122,7 +122,7 @@ _NAMES = {
     "0": Words("no feed-forward", "无前馈层"),
     str(_D_MODEL): Words("width d", "宽度 d"),
     str(4 * _D_MODEL): Words("width 4d", "宽度 4d"),
-    _ATTENTION: Words("attention only, as many weights as 4d", "只有注意力，参数量同 4d"),
+    _ATTENTION: Words("attention only", "只有注意力"),
 }
 
 
@@ -141,6 +141,10 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             high="high",
             y_title=Words("share of facts", "事实的比例").of(language),
             rules=[(measurement.numbers["chance"].value, Words("chance", "随机").of(language))],
+            note=Words(
+                "Attention only: heads so wide that as many weights are trained as with 4d.",
+                "只有注意力：把头加宽，使可训练参数与 4d 时一样多。",
+            ).of(language),
         ),
         line_chart(
             Words("Learning the facts", "学习这些事实").of(language),

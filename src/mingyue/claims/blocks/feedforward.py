@@ -137,7 +137,13 @@ def _smoothed(curves: dict[str, list[list[float]]], steps: int) -> list[dict[str
         for begin in range(0, steps, stretch):
             mean = Number.mean([sum(run[begin : begin + stretch]) / len(run[begin : begin + stretch]) for run in runs])
             rows.append(
-                {"arm": arm, "step": begin + stretch / 2, "error": mean.value, "low": mean.low, "high": mean.high}
+                {
+                    "arm": arm,
+                    "step": begin + stretch / 2,
+                    "error": mean.value,
+                    "low": max(0.0, mean.low),
+                    "high": mean.high,
+                }
             )
     return rows
 

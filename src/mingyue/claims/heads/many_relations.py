@@ -164,16 +164,19 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             row_titles=[""],
             column_titles=[
                 Words("one head", "单头").of(language),
-                Words("two heads: head 0", "双头：头 0").of(language),
-                Words("two heads: head 1", "双头：头 1").of(language),
+                Words("head 0 of 2", "双头之 0").of(language),
+                Words("head 1 of 2", "双头之 1").of(language),
             ],
             row_labels=[Words("question", "提问").of(language)],
             column_labels=columns,
             low=0.0,
             high=1.0,
             note=Words(
-                f"Columns: places before the question. Wanted: {_PLACES[0]} and {_PLACES[1]} before it.",
-                f"列：在提问之前第几个位置。需要的是第 {_PLACES[0]} 和第 {_PLACES[1]} 个。",
+                f"Columns: places before the question. Wanted: {_PLACES[0]} and {_PLACES[1]} before it. Two heads "
+                "need not look at one place each: from two mixtures that differ a readout can tell which value is "
+                "which.",
+                f"列：在提问之前第几个位置。需要的是第 {_PLACES[0]} 和第 {_PLACES[1]} 个。两个头不必各看一处：有了两"
+                "种不同的混合，读出层就能分清哪个值在哪里。",
             ).of(language),
         ),
     ]
