@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from mingyue.inspection.charts import images
 from mingyue.inspection.charts.chart import Chart
-from mingyue.inspection.charts.matrices import MOST_CELLS_A_SIDE
 from mingyue.inspection.words import Language
 
 MOST_BYTES = 4 << 20
@@ -79,7 +78,7 @@ def matrix_grid(
     if matrices.shape != wanted:
         raise ValueError(f"a grid of shape {matrices.shape} with titles and labels for {wanted}")
     low, high = images.ends(matrices, low, high, diverging=False)
-    side = min(MOST_CELLS_A_SIDE, math.isqrt(MOST_BYTES // max(1, wanted[0] * wanted[1])))
+    side = min(images.MOST_CELLS_A_SIDE, math.isqrt(MOST_BYTES // max(1, wanted[0] * wanted[1])))
     note = images.note_of_size(note, matrices.shape[2:], side, language)
     return MatrixGrid(
         title=title, matrices_NMTS=matrices, row_titles=tuple(row_titles), column_titles=tuple(column_titles),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mingyue.inspection.charts.grids import MatrixGrid
     from mingyue.inspection.charts.matrices import MatrixChart
 
+MOST_CELLS_A_SIDE = 512
+"""Wider or higher matrices are averaged down to this, and their note says so."""
 _FEW = 12  # columns
 Array = NDArray[np.floating[Any]]
 
@@ -88,17 +90,15 @@ def shrunk_labels(labels: Sequence[str], side: int) -> list[str]:
 
 def matrix_fragment(chart: MatrixChart) -> str:
     """A figure whose canvas the page's script draws when it comes into view."""
-    from mingyue.inspection.charts.matrices import MOST_CELLS_A_SIDE as SIDE
-
     data = {
-        "rows": shrunk_labels(chart.row_labels, SIDE),
-        "columns": shrunk_labels(chart.column_labels, SIDE),
+        "rows": shrunk_labels(chart.row_labels, MOST_CELLS_A_SIDE),
+        "columns": shrunk_labels(chart.column_labels, MOST_CELLS_A_SIDE),
         "rowTitle": chart.row_title,
         "columnTitle": chart.column_title,
         "low": chart.low,
         "high": chart.high,
         "diverging": chart.diverging,
-        "data": base64_of(colours.to_bytes(shrunk(chart.values_RC, SIDE), chart.low, chart.high)),
+        "data": base64_of(colours.to_bytes(shrunk(chart.values_RC, MOST_CELLS_A_SIDE), chart.low, chart.high)),
     }
     return (
         f'<figure class="chart"><figcaption>{escape(chart.title)}</figcaption>'
@@ -129,14 +129,12 @@ def grid_fragment(chart: MatrixGrid) -> str:
 
 def matrix_spec(chart: MatrixChart) -> dict[str, Any]:
     """Vega-Lite: one image, axes with every k-th label, the colour scale."""
-    from mingyue.inspection.charts.matrices import MOST_CELLS_A_SIDE as SIDE
-
-    cells = colours.to_bytes(shrunk(chart.values_RC, SIDE), chart.low, chart.high)
+    cells = colours.to_bytes(shrunk(chart.values_RC, MOST_CELLS_A_SIDE), chart.low, chart.high)
     rows, columns = cells.shape
     cell = max(1.0, min(26.0, 560 / max(columns, 1), 560 / max(rows, 1)))
     picture = colours.table(chart.diverging)[cells]
-    row_labels = shrunk_labels(chart.row_labels, SIDE)
-    column_labels = shrunk_labels(chart.column_labels, SIDE)
+    row_labels = shrunk_labels(chart.row_labels, MOST_CELLS_A_SIDE)
+    column_labels = shrunk_labels(chart.column_labels, MOST_CELLS_A_SIDE)
     column = cell
     if columns <= _FEW:  # as wide as their labels, so that these need not be turned
         column = max(cell, min(560 / max(columns, 1), max(map(width_of, column_labels), default=0) * 6.5 + 10))

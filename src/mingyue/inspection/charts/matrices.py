@@ -13,9 +13,6 @@ from mingyue.inspection.charts import images
 from mingyue.inspection.charts.chart import Chart
 from mingyue.inspection.words import Language
 
-MOST_CELLS_A_SIDE = 512
-"""Wider or higher matrices are averaged down to this, and their note says so."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MatrixChart(Chart):
@@ -78,7 +75,7 @@ def matrix_chart(
             f"a matrix of shape {values.shape} with {len(row_labels)} row labels and {len(column_labels)} column labels"
         )
     low, high = images.ends(values, low, high, diverging=diverging)
-    note = images.note_of_size(note, values.shape, MOST_CELLS_A_SIDE, language)
+    note = images.note_of_size(note, values.shape, images.MOST_CELLS_A_SIDE, language)
     return MatrixChart(
         title=title, values_RC=values, row_labels=tuple(row_labels), column_labels=tuple(column_labels),
         row_title=row_title, column_title=column_title, low=low, high=high, diverging=diverging, note=note,
