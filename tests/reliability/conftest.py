@@ -128,11 +128,16 @@ class Trial:
     whole: dict[str, Any]
 
     def recover(self, out: Path, *, resume_first: bool = True) -> str:
-        """What a user does after a crash: resume, or train where nothing was begun. Returns the one that worked."""
+        """What a user does after a crash: resume, or train where nothing was begun. Returns the one that worked.
+
+        A kill may fall between the last file and the end of the program: then there is nothing left to do.
+        """
         if resume_first and out.exists():
             ended = self.program.run("resume", str(out))
             if ended.code == 0:
                 return "resume"
+            if "model" in saved(out) and "nothing is left to do" in ended.said:  # whether all is there, `check` says
+                return "nothing: all was done"
             assert not saved(out), ended.said
             ended.refused("mingyue train")
         self.program.run(*self.command, "--out", str(out)).well()
