@@ -92,7 +92,7 @@ def _measure(trial: Trial) -> Measurement:
     for arm in arms:
         for step in range(0, steps, max(1, steps // 60)):
             mean = Number.mean([run[step] for run in losses[arm]])
-            lines.append({"arm": arm, "step": step, "loss": mean.value, "low": mean.low, "high": mean.high})
+            lines.append({"arm": arm, "step": step, "loss": mean.value, "low": max(0.0, mean.low), "high": mean.high})
     return Measurement(numbers, {"recalled": bars, "losses": lines})
 
 

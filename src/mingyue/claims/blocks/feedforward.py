@@ -97,7 +97,7 @@ def _superposition(seed: int, *, frozen: bool) -> float:
 
 
 def _measure(trial: Trial) -> Measurement:
-    n_layers, steps, rows = trial.pick((1, 200, 64), (2, 1500, 128), (2, 5000, 256))
+    n_layers, steps, rows = trial.pick((1, 200, 64), (2, 600, 128), (2, 5000, 256))
     errors: dict[str, list[float]] = {arm: [] for arm in ("linear", *_ARMS)}
     ratios: dict[str, list[float]] = {arm: [] for arm in _ARMS}
     curves: dict[str, list[list[float]]] = {arm: [] for arm in _ARMS}
@@ -152,9 +152,9 @@ def _judge(numbers: Numbers) -> Finding:
     given, alone, with_it = (numbers[name].value for name in ("given_weights", "attention_ratio", "feedforward_ratio"))
     reason = Words(
         f"With given weights a sum of inputs gives the sum of outputs to {given:.0e}. At one position, attention "
-        f"alone errs {alone:.2f} times as much as the best linear fit, with the feed-forward part {with_it:.2f} times.",
+        f"alone errs {alone:.2f} times as much as the best linear fit, with the feed-forward part {with_it:.2g} times.",
         f"给定权重时，输入之和的输出等于输出之和，相差 {given:.0e}。在单个位置上，只有注意力的误差是最佳线性拟合的 "
-        f"{alone:.2f} 倍，加上前馈层后为 {with_it:.2f} 倍。",
+        f"{alone:.2f} 倍，加上前馈层后为 {with_it:.2g} 倍。",
     )
     holds = given <= LINEAR and abs(alone - 1) <= AS_LINEAR and with_it <= LOWER
     return Finding("holds" if holds else "does not hold here", reason)

@@ -148,7 +148,7 @@ def _trainings(how: _Training, chosen: Sequence[int]) -> tuple[dict[str, Number]
         for begin in range(0, how.steps - stretch + 1, stretch):
             mean = Number.mean([sum(run[begin : begin + stretch]) / stretch for run in runs])
             row = {"arm": name, "step": begin + stretch / 2}
-            rows.append({**row, "loss": mean.value, "low": mean.low, "high": mean.high})
+            rows.append({**row, "loss": mean.value, "low": max(0.0, mean.low), "high": mean.high})
     return losses, rows
 
 
