@@ -100,13 +100,13 @@ function drawMatrix(place, chart, bytes) {
     }
     pen.fillStyle = "#555";
     pen.textAlign = "left";
-    pen.textBaseline = "top";
-    if (chart.columnTitle) pen.fillText(chart.columnTitle, left, 0);
+    pen.textBaseline = "middle";
+    if (chart.columnTitle) pen.fillText(chart.columnTitle, left, 8);
     if (chart.rowTitle) {
       pen.save();
       pen.translate(0, top + tall);
       pen.rotate(-Math.PI / 2);
-      pen.fillText(chart.rowTitle, Math.max(0, tall - pen.measureText(chart.rowTitle).width), 0);
+      pen.fillText(chart.rowTitle, Math.max(0, tall - pen.measureText(chart.rowTitle).width), 8);
       pen.restore();
     }
     const scale = RAMPS[chart.diverging ? "diverging" : "sequential"], at = top + tall + 12;
