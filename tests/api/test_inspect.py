@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,15 @@ def test_only_a_run_has_steps(run: RunResult, tmp_path: Path) -> None:
         mingyue.inspect(mingyue.load(run.folder), POEM, step=4)
     with pytest.raises(SettingsError, match="device, threads"):
         mingyue.inspect(mingyue.load(run.folder), POEM, device="cpu", threads=1)
+
+
+def test_whoever_does_not_look_inside_does_not_wait_for_the_views() -> None:
+    code = (
+        "import sys, mingyue.api; rooms = ('mingyue.inspection.charts', 'mingyue.inspection.lens'); "
+        "print([name for name in sys.modules if name.startswith(rooms)])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
+    assert found.stdout.strip() == "[]"
 
 
 # --- what is read -----------------------------------------------------------------------------------------------------

@@ -14,11 +14,10 @@ from mingyue.api.model import Model, load
 from mingyue.api.translator import Translator, load_translator, translates
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection import Captured, Language, Reading, Subject, TextTable, Words, capture
-from mingyue.inspection.charts import write_charts
 from mingyue.inspection.parts import check_places
 from mingyue.nn import Taps
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # views are imported where they are made: whoever trains or writes does not wait for them
     from mingyue.generation import Translation
     from mingyue.generation.translating import Progress
     from mingyue.inspection.attention import AttentionView
@@ -223,6 +222,8 @@ class Inspection:
         """
         if Path(path).suffix.lower() != ".html" or not self.remarks:
             return view.save(path, language)
+        from mingyue.inspection.charts import write_charts
+
         remarks = TextTable("", (), [(remark.of(language),) for remark in self.remarks])
         tables = [remarks, *view.tables(language)]
         return write_charts(
