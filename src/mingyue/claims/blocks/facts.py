@@ -67,7 +67,7 @@ def _measure(trial: Trial) -> Measurement:
     recalled: dict[str, list[float]] = {arm: [] for arm in arms}
     losses: dict[str, list[list[float]]] = {arm: [] for arm in arms}
     trained: dict[str, int] = {}
-    for seed in seeds(trial, 2, 5, 5):
+    for seed in seeds(trial, 1, 5, 5):
         ids_B2, objects_B = _facts(n_subjects, n_relations, n_objects, seed)
 
         def loss(model: DecoderOnly, data: tuple[Tensor, Tensor]) -> Tensor:
