@@ -241,6 +241,7 @@ def test_the_same_weights_can_be_read_in_another_way():
         ("sinusoid", CORRECTED),
         ("rotary", HOLDS),
         ("longer", CORRECTED),
+        ("tying", CORRECTED),
     ],
 )
 def test_the_form_for_the_report_gives_its_verdict(name, verdict):
