@@ -353,3 +353,15 @@ def test_a_view_saves_its_page_and_its_arrays_and_shows_itself_in_a_notebook(tmp
 def test_numbers_for_programs_have_six_digits():
     given = np.array([[0.123456789, -1234567.0], [0.0, 1e-30], [np.nan, np.inf]])
     assert images.as_lists(given) == [[0.123457, -1234570.0], [0.0, 1e-30], [None, None]]
+
+
+def test_a_wide_table_of_words_goes_on_below_and_keeps_every_cell():
+    cells = [[TextMark(f"{row}.{column}", 0.5) for column in range(60)] for row in range(2)]
+    chart = word_grid("Words", cells, row_labels=["a", "b"], column_labels=[str(n) for n in range(60)], low=0, high=1)
+    boxes = chart.spec()["layer"][0]["data"]["values"]
+    assert sorted(box["text"] for box in boxes if "." in box["text"]) == sorted(m.text for row in cells for m in row)
+    assert max(box["x2"] for box in boxes) < 900
+    assert len({box["y"] for box in boxes}) > 3, "one row of labels and two of words would be one band"
+    places = [(box["x"], box["y"]) for box in boxes]
+    assert len(set(places)) == len(places)
+    assert {box["text"] for box in boxes if box["x"] == 0} == {"a", "b"}

@@ -64,7 +64,7 @@ def text_spec(chart: TextChart) -> dict[str, Any]:
 
 
 def grid_spec(chart: WordGrid) -> dict[str, Any]:
-    """Vega-Lite: the table as boxes, with labels on top and at the left."""
+    """Vega-Lite: the table as boxes, with labels on top and at the left; a wide one in bands below one another."""
     left = min(_CELL_COLUMNS * 2, max((width_of(visible(label)) for label in chart.row_labels), default=0) + 2) * _UNIT
     widths = [
         min(_CELL_COLUMNS, max([3, *(width_of(visible(text)) + 1 for text in (label, *words))])) * _UNIT
@@ -74,19 +74,35 @@ def grid_spec(chart: WordGrid) -> dict[str, Any]:
             strict=True,
         )
     ]
-    starts = [left + sum(widths[:place]) for place in range(len(widths))]
-    boxes = list[dict[str, Any]]()
-    for place, label in enumerate(chart.column_labels):
-        shown = shortened(visible(label), widths[place] // _UNIT)
-        boxes.append(_box(TextMark(label), shown, starts[place], 0, starts[place] + widths[place], 0, 1, plain=True))
-    for number, (label, row) in enumerate(zip(chart.row_labels, chart.cells, strict=True), start=1):
-        shown = shortened(visible(label), left // _UNIT)
-        boxes.append(_box(TextMark(label), shown, 0, number * _LINE, left, 0, 1, plain=True))
-        for place, mark in enumerate(row):
-            shown = shortened(visible(mark.text), max(1, widths[place] // _UNIT - 1))
-            right = starts[place] + widths[place]
-            boxes.append(_box(mark, shown, starts[place], number * _LINE, right, chart.low, chart.high))
-    return _boxes(chart, boxes, left + sum(widths), (len(chart.cells) + 1) * _LINE)
+    boxes, top, widest = list[dict[str, Any]](), 0, left
+    for band in _bands(widths, _COLUMNS * _UNIT - left):
+        starts = {place: left + sum(widths[band.start : place]) for place in band}
+        rights = {place: starts[place] + widths[place] for place in band}
+        for place in band:
+            label = chart.column_labels[place]
+            shown = shortened(visible(label), widths[place] // _UNIT)
+            boxes.append(_box(TextMark(label), shown, starts[place], top, rights[place], 0, 1, plain=True))
+        for label, row in zip(chart.row_labels, chart.cells, strict=True):
+            top += _LINE
+            shown = shortened(visible(label), left // _UNIT)
+            boxes.append(_box(TextMark(label), shown, 0, top, left, 0, 1, plain=True))
+            for place in band:
+                shown = shortened(visible(row[place].text), max(1, widths[place] // _UNIT - 1))
+                boxes.append(_box(row[place], shown, starts[place], top, rights[place], chart.low, chart.high))
+        top += 2 * _LINE
+        widest = max(widest, *rights.values())
+    return _boxes(chart, boxes, widest, max(top - _LINE, _LINE))
+
+
+def _bands(widths: Sequence[int], room: int) -> list[range]:
+    """Columns side by side as far as there is room; a wide table goes on below, like lines of text."""
+    bands, first, used = list[range](), 0, 0
+    for place, width in enumerate(widths):
+        if place > first and used + width > room:
+            bands.append(range(first, place))
+            first, used = place, 0
+        used += width
+    return [*bands, range(first, len(widths))] if widths else bands
 
 
 def visible(text: str) -> str:
