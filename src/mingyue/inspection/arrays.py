@@ -38,7 +38,7 @@ def _rounded(value: Any, digits: int) -> Any:  # noqa: ANN401
 
 def shown(value: float, digits: int = 3) -> str:
     """A number with so many places after the point; "–" where there is none."""
-    return f"{value:.{digits}f}" if math.isfinite(value) else "–"
+    return f"{round(value, digits) + 0.0:.{digits}f}" if math.isfinite(value) else "–"  # -0.000 is 0.000
 
 
 def share(value: float) -> str:
