@@ -58,6 +58,7 @@ def judged(name: str, **changes: float | Number) -> str:
         ("learned", HOLDS),
         ("sinusoid", CORRECTED),
         ("rotary", HOLDS),
+        ("longer", CORRECTED),
     ],
 )
 def test_the_small_form_gives_the_verdict_that_is_true(name, verdict):

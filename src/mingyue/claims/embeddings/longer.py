@@ -36,7 +36,7 @@ _NAMES = {
 
 
 def _measure(trial: Trial) -> Measurement:
-    length, steps, rows, d_model = trial.pick((16, 120, 12, 16), (64, 400, 16, 32), (64, 1500, 16, 64))
+    length, steps, rows, d_model = trial.pick((16, 120, 12, 32), (64, 400, 16, 32), (64, 1500, 16, 64))
     long_BT = two_back(trial.pick(24, 64, 256), TIMES * length + 1, trial.seed, "held out")
     true_BT = true_losses(long_BT)
     excess: dict[str, list[Tensor]] = {reader: [] for reader in _READERS}  # each [TIMES · length]: by position
