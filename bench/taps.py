@@ -1,6 +1,6 @@
 """What the named places for looking inside cost a training step that does not look.
 
-    python bench/taps.py [--rounds 40] [--steps 5] [--threads 2]
+    python bench/taps.py [--rounds 20] [--steps 2] [--threads 2] [--cpu-time]
 
 A model as it is beside a twin on the same weights whose code has no taps: the source of blocks, attention, feed-forward
 and model is read, every argument, test and call of taps is taken out of its syntax tree, and the twin's parts get the
@@ -155,12 +155,13 @@ def same_numbers(model: nn.Module, twin: nn.Module, ids_BT: Tensor, targets_BT: 
         sys.exit("the two models do not compute the same")
 
 
-def seconds(model: nn.Module, ids_BT: Tensor, targets_BT: Tensor, steps: int) -> float:
+def seconds(model: nn.Module, batch: tuple[Tensor, Tensor], asked: argparse.Namespace) -> float:
     """Of one step."""
-    start = time.perf_counter()
-    for _ in range(steps):
-        step(model, ids_BT, targets_BT)
-    return (time.perf_counter() - start) / steps
+    clock = time.process_time if asked.cpu_time else time.perf_counter
+    start = clock()
+    for _ in range(asked.steps):
+        step(model, *batch)
+    return (clock() - start) / asked.steps
 
 
 def compare(first: nn.Module, second: nn.Module, batch: tuple[Tensor, Tensor], asked: argparse.Namespace) -> str:
@@ -168,9 +169,9 @@ def compare(first: nn.Module, second: nn.Module, batch: tuple[Tensor, Tensor], a
     times: list[tuple[float, float]] = []
     for number in range(asked.rounds + 1):
         if number % 2:
-            b, a = seconds(second, *batch, asked.steps), seconds(first, *batch, asked.steps)
+            b, a = seconds(second, batch, asked), seconds(first, batch, asked)
         else:
-            a, b = seconds(first, *batch, asked.steps), seconds(second, *batch, asked.steps)
+            a, b = seconds(first, batch, asked), seconds(second, batch, asked)
         times.append((a, b))
     times = times[1:]  # the first round pays for memory and threads
     ratios = [a / b for a, b in times]
@@ -181,10 +182,11 @@ def compare(first: nn.Module, second: nn.Module, batch: tuple[Tensor, Tensor], a
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--steps", type=int, default=5, help="steps of a model before the other takes its turn")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=2, help="steps of a model before the other takes its turn")
     parser.add_argument("--sizes", type=int, nargs="+", choices=range(len(SIZES)), default=list(range(len(SIZES))))
     parser.add_argument("--preset", default="speed")
+    parser.add_argument("--cpu-time", action="store_true", help="seconds of the processor, for a machine that is busy")
     parser.add_argument("--threads", type=int, default=available_cores())
     asked = parser.parse_args()
     choose_runtime("cpu", "fp32", asked.threads)
@@ -201,7 +203,8 @@ def main() -> None:
         for beside, other in (("without taps", twin), ("itself", model)):
             rows.append(f"| {name} | {beside} | {compare(model, other, batch, asked)} |")
             print(rows[-1], flush=True)
-    print(f"\n{machine(asked.threads)}; preset {asked.preset}, {asked.rounds} rounds of {asked.steps} steps each\n")
+    print(f"\n{machine(asked.threads)}; preset {asked.preset}, {asked.rounds} rounds of {asked.steps} steps each")
+    print("times are those of the processor\n" if asked.cpu_time else "")
     print(
         "| a step | beside | the model, ms | the other, ms | ratio (middle half) |\n|--|--|--|--|--|", *rows, sep="\n"
     )

@@ -36,7 +36,7 @@ def _does(part: PartHeads, layer: int, head: int, language: Language) -> str:
     name = PATTERN_NAMES[best.pattern]
     if best.earned:
         return name.of(language)
-    return Words(f"mixed (most: {name.en})", f"混合（最近于：{name.zh}）").of(language)
+    return Words(f"mixed (most: {name.en})", f"混合（最接近：{name.zh}）").of(language)
 
 
 def _change(value: float) -> str:
