@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
+from small_forms import CORRECTED, FAILS, HOLDS, small, value
 
 from mingyue.claims.attention import (
     context,
@@ -17,22 +16,12 @@ from mingyue.claims.attention import (
     reference,
     rows,
 )
-from mingyue.claims.claim import Measurement, Number, Trial
+from mingyue.claims.claim import Number, Trial
 
 CLAIMS = {
     module.CLAIM.name: module.CLAIM
     for module in (rows, mask, parallel, last_row, quadratic, context, reference, far, distance)
 }
-HOLDS, CORRECTED, FAILS = "holds", "holds with a correction", "does not hold here"
-
-
-@functools.cache
-def small(name: str) -> Measurement:
-    return CLAIMS[name].measure(Trial("small"))
-
-
-def value(name: str, number: str) -> float:
-    return small(name).numbers[number].value
 
 
 @pytest.mark.parametrize(

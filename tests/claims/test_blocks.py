@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 import torch
+from small_forms import CORRECTED, FAILS, HOLDS, judged, small, value
 
 from mingyue.claims.blocks import facts, feedforward, memory, parts, residual
-from mingyue.claims.claim import Measurement, Number, Trial
+from mingyue.claims.claim import Trial
 from mingyue.claims.training import tiny
 from mingyue.nn import CAUSAL, Rotation
 
 CLAIMS = {module.CLAIM.name: module.CLAIM for module in (residual, feedforward, facts, memory)}
-HOLDS, CORRECTED, FAILS = "holds", "holds with a correction", "does not hold here"
-
-
-@functools.cache
-def small(name: str) -> Measurement:
-    return CLAIMS[name].measure(Trial("small"))
-
-
-def value(name: str, number: str) -> float:
-    return small(name).numbers[number].value
-
-
-def judged(name: str, **changes: float) -> str:
-    """The verdict on the measured numbers with some of them changed."""
-    changed = {key: Number.exact(number) for key, number in changes.items()}
-    assert changed.keys() <= CLAIMS[name].labels.keys()
-    return CLAIMS[name].judge({**small(name).numbers, **changed}).verdict
 
 
 def every_arm(measure: str, **values: float) -> dict[str, float]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections import defaultdict
 
 import pytest
 import torch
+from small_forms import CORRECTED, FAILS, HOLDS, judged, small, value
 
-from mingyue.claims.claim import Measurement, Number, Trial
+from mingyue.claims.claim import Number, Trial
 from mingyue.claims.embeddings import (
     learned,
     longer,
@@ -30,23 +30,6 @@ CLAIMS = {
     module.CLAIM.name: module.CLAIM
     for module in (lookup, trained_embedding, tying, order, learned, sinusoid, rotary, longer)
 }
-HOLDS, CORRECTED, FAILS = "holds", "holds with a correction", "does not hold here"
-
-
-@functools.cache
-def small(name: str) -> Measurement:
-    return CLAIMS[name].measure(Trial("small"))
-
-
-def value(name: str, number: str) -> float:
-    return small(name).numbers[number].value
-
-
-def judged(name: str, **changes: float | Number) -> str:
-    """The verdict on the measured numbers with some of them changed."""
-    changed = {key: number if isinstance(number, Number) else Number.exact(number) for key, number in changes.items()}
-    assert changed.keys() <= small(name).numbers.keys()
-    return CLAIMS[name].judge({**small(name).numbers, **changed}).verdict
 
 
 @pytest.mark.parametrize(

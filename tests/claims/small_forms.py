@@ -1,0 +1,27 @@
+"""What tests of claims share: each small form is measured once a process, and judged as often as needed."""
+
+from __future__ import annotations
+
+import functools
+
+from mingyue.claims.claim import Measurement, Number, Trial
+from mingyue.claims.registry import find
+
+HOLDS, CORRECTED, FAILS = "holds", "holds with a correction", "does not hold here"
+
+
+@functools.cache
+def small(name: str) -> Measurement:
+    return find(name).measure(Trial("small"))
+
+
+def value(name: str, number: str) -> float:
+    return small(name).numbers[number].value
+
+
+def judged(name: str, **changes: float | Number) -> str:
+    """The verdict on the measured numbers with some of them changed."""
+    changed = {key: number if isinstance(number, Number) else Number.exact(number) for key, number in changes.items()}
+    claim = find(name)
+    assert changed.keys() <= claim.labels.keys()
+    return claim.judge({**small(name).numbers, **changed}).verdict
