@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +10,7 @@ from cyclopts import Parameter
 
 from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
-from mingyue.cli.screen import remark, show, stderr, table, write, write_json
+from mingyue.cli.screen import language_of_system, remark, show, stderr, table, write, write_json
 from mingyue.cli.texts import collect, without_last_line_end
 from mingyue.errors import SettingsError
 
@@ -97,7 +96,7 @@ def inspect(
     _check_out(view, out, file or [])
     read = [without_last_line_end(one).text for one in collect([*(text or []), *(texts or [])], file or [])]
     _check_texts(view, read, source, word)
-    words: Language = language or _language_of_system()
+    words: Language = language or language_of_system()
 
     from mingyue import api
 
@@ -192,12 +191,6 @@ def _check_texts(view: str, read: Sequence[str], source: str | None, word: str |
         )
     if view not in ("heads", "vectors") and len(texts) > 1:
         raise SettingsError(f"{view} looks at one text, and {len(texts)} are given", advice="Give one at a time.")
-
-
-def _language_of_system() -> Literal["en", "zh"]:
-    """Chinese where the locale of the environment is."""
-    found = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
-    return "zh" if found.lower().startswith("zh") else "en"
 
 
 def _name(model: str) -> str:

@@ -1,11 +1,12 @@
-"""Where words go: consoles that never choke on an encoding or take text for markup."""
+"""Where words go, and in which language: consoles that never choke on an encoding or take text for markup."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
 
 _WIDE = 240
 """Columns of a table that no terminal limits: a file or a pipe must not lose the ends of lines."""
+
+
+def language_of_system() -> Literal["en", "zh"]:
+    """Chinese where the locale of the environment is: for what is said in both languages and none was asked for."""
+    found = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+    return "zh" if found.lower().startswith("zh") else "en"
 
 
 def stdout() -> Console:
