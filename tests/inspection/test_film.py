@@ -83,10 +83,9 @@ def test_maps_of_long_texts_are_blocks_whose_rows_still_sum_to_one(subject):
 
 def test_the_page_has_every_frame_in_the_order_of_steps(frames):
     data = film_data(film_view(frames[::-1], heldout_loss={8: 3.25, 20: 2.5}))
-    assert [scene["label"].split(" · ")[:2] for scene in data["scenes"]][1:] == [
-        ["step 10", "held-out loss 3.250"], ["step 20", "held-out loss 2.500"],
-    ]  # fmt: skip
-    assert "held-out" not in data["scenes"][0]["label"], "nothing was measured before"
+    first, second, third = (scene["label"] for scene in data["scenes"])
+    assert third.startswith("step 20 · held-out loss 2.500 · ")
+    assert "held-out" not in first + second, "nothing was measured at these steps"
     cells = np.frombuffer(base64.b64decode(data["scenes"][0]["maps"][0]["data"]), np.uint8)
     assert np.array_equal(cells, frames[0].parts[0].bytes_LHTS.ravel())
     assert data["scenes"][0]["columns"] == list("moonlight")
@@ -109,6 +108,11 @@ def test_a_long_film_is_thinned_out_and_says_so(frames, monkeypatch):
     assert len(view.to_dict()["frames"]) == 3, "numbers for programs are whole"
 
 
+def test_a_held_out_loss_stands_only_at_the_step_where_it_was_measured(frames):
+    view = film_view(frames, heldout_loss={0: 3.0, 15: 2.0, 20: 1.5})
+    assert [row[1] for row in view.tables()[0].rows] == ["3.000", "–", "1.500"]
+
+
 def test_pictures_and_numbers_of_a_film(frames):
     view = film_view(frames, heldout_loss={0: 3.0, 10: 2.0})
     film, losses = view.charts()
@@ -117,7 +121,7 @@ def test_pictures_and_numbers_of_a_film(frames):
     assert {row["of"] for row in losses.rows} == {"this text", "held-out text"}
     assert sum(row["of"] == "held-out text" for row in losses.rows) == 2, "one for each measurement"
     told = json.loads(json.dumps(view.to_dict(), allow_nan=False))
-    assert told["heldout_loss_N"] == [3.0, 2.0, 2.0] and told["steps_N"] == [0, 10, 20]
+    assert told["heldout_loss_N"] == [3.0, 2.0, None] and told["steps_N"] == [0, 10, 20]
     assert json.dumps(film.to_dict(), allow_nan=False)
 
 

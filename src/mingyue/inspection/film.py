@@ -30,7 +30,7 @@ class FilmView(View):
 
     frames: tuple[Frame, ...]
     heldout_loss_N: tuple[float, ...]
-    """Held-out loss of the run at each frame or shortly before, in nats per token; not a number where none is known."""
+    """Held-out loss of the run, in nats per token; not a number where none was measured at that very step."""
     left_out: tuple[str, ...] = ()
     """Files of frames that could not be read."""
 
@@ -144,8 +144,8 @@ class FilmView(View):
         rows = [
             {"step": step, "loss": value, "of": name.of(language)}
             for name, values in ((text, self.loss_N), (heldout, self.heldout_loss_N))
-            for step, value, before in zip(self.steps_N, values, (None, *values), strict=False)
-            if np.isfinite(value) and value != before  # the same again: nothing was measured since
+            for step, value in zip(self.steps_N, values, strict=True)
+            if np.isfinite(value)
         ]
         if len({row["step"] for row in rows}) < 2:
             return []
@@ -192,12 +192,8 @@ def film_view(
         raise SettingsError("the frames are of different texts")
     if len({(frame.places_L, *(part.bytes_LHTS.shape[:2] for part in frame.parts)) for frame in frames}) > 1:
         raise SettingsError("the frames are of different models: their layers or heads differ")
-    known = sorted((heldout_loss or {}).items())
-    losses = []
-    for frame in frames:
-        before = [loss for step, loss in known if step <= frame.step]
-        losses.append(before[-1] if before else float("nan"))
-    return FilmView(tuple(frames), tuple(losses), tuple(left_out))
+    losses = tuple((heldout_loss or {}).get(frame.step, float("nan")) for frame in frames)
+    return FilmView(tuple(frames), losses, tuple(left_out))
 
 
 def _word(words_K: Sequence[str], values_K: Sequence[float]) -> TextMark:
