@@ -16,10 +16,12 @@ from mingyue.inspection import heads as heads_module
 from mingyue.inspection.ablation import ablate_heads
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.heads import heads_view
+from mingyue.inspection.heads_shown import heads_table
 from mingyue.inspection.interventions import edited_logits, switch_off
 from mingyue.inspection.labels import PartHeads
 from mingyue.inspection.parts import attention_part, attention_parts
 from mingyue.inspection.patterns import Probe, Scores, masks, random_probe, score_patterns
+from mingyue.inspection.words import Words
 from mingyue.nn import Taps
 from mingyue.text import train_char
 
@@ -218,6 +220,17 @@ def test_a_label_is_earned_where_the_head_is_furthest_above_uniform():
     weak = PartHeads("self", {"random": scores(0.3, 0.5), "texts": scores(np.nan, np.nan)}, None, None)
     assert weak.best(0, 0).measured_on == "random"
     assert weak.labels_LH == (("mixed",),)
+    assert weak.best(0, 0).stands_out
+    assert heads_table(weak, None, Words("", ""), "zh").rows[0][2] == "混合（最接近：前一个 token）"
+    idle = PartHeads("self", {"random": scores(0.1, 0.19)}, None, None)
+    for language, name in (("en", "mixed"), ("zh", "混合")):  # nearest to nothing: it looks everywhere alike
+        assert heads_table(idle, None, Words("", ""), language).rows[0][2] == name
+
+
+def test_what_only_a_page_can_do_is_not_said_in_a_picture(known_view):
+    labels = known_view.charts("en")[0]
+    assert "Hover" in labels.html()
+    assert "Hover" not in json.dumps(labels.spec())
 
 
 @pytest.mark.parametrize("part_name", ["self", "encoder", "decoder", "cross"])

@@ -36,6 +36,8 @@ def _does(part: PartHeads, layer: int, head: int, language: Language) -> str:
     name = PATTERN_NAMES[best.pattern]
     if best.earned:
         return name.of(language)
+    if not best.stands_out:
+        return PATTERN_NAMES["mixed"].of(language)
     return Words(f"mixed (most: {name.en})", f"混合（最接近：{name.zh}）").of(language)
 
 
@@ -121,9 +123,11 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
         legend=Words("score", "得分").of(language),
         note=Words(
             "Score: share of its weight that a head gives to the pattern it is nearest to. It gets the name at uniform "
-            f"attention + {EARNED} of what is left to 1. Hover: all scores, in brackets those of uniform attention.",
-            f"得分：头给最接近的模式的权重占比。达到均匀注意力 + 余下部分的 {EARNED}，方得此名。"
-            "悬停可见全部得分，括号内为均匀注意力。",
+            f"attention + {EARNED} of what is left to 1.",
+            f"得分：头给最接近的模式的权重占比。达到均匀注意力 + 余下部分的 {EARNED}，方得此名。",
+        ).of(language),
+        page_note=Words(
+            "Hover: all scores, in brackets those of uniform attention.", "悬停可见全部得分，括号内为均匀注意力。"
         ).of(language),
     )
 

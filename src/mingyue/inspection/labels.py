@@ -13,6 +13,7 @@ from mingyue.inspection.parts import Part
 from mingyue.inspection.patterns import EARNED, Pattern, Scores
 
 Floats = NDArray[np.float64]
+_LEAST_ABOVE = 0.005
 Source = Literal["random", "texts"]
 """Probe texts: random tokens written twice, and the texts that were given."""
 
@@ -28,6 +29,11 @@ class Best:
     uniform: float
     earned: bool
     """Whether the score reaches the threshold."""
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether the score is above that of uniform attention by what two digits show."""
+        return self.score - self.uniform >= _LEAST_ABOVE
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ class Chart(ABC):
     title: str
     note: str = ""
     """A sentence under the chart."""
+    page_note: str = ""
+    """One more below coloured text on a page, about what only a page can do."""
 
     needs_vega = False
     """Whether its fragment needs the Vega scripts on the page."""

@@ -137,8 +137,10 @@ def _figure(chart: TextChart | WordGrid, inside: str) -> str:
         f'<span class="ramp" style="background:linear-gradient(to right,{stops})"></span>'
         f"<span>{chart.high:.3g}</span></p>"
     )
+    more = f'<p class="note">{escape(chart.page_note)}</p>' if chart.page_note else ""
     return (
-        f'<figure class="chart"><figcaption>{escape(chart.title)}</figcaption>{legend}{inside}{note_of(chart)}</figure>'
+        f'<figure class="chart"><figcaption>{escape(chart.title)}</figcaption>{legend}{inside}{note_of(chart)}{more}'
+        "</figure>"
     )
 
 

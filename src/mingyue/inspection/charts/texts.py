@@ -87,8 +87,12 @@ def word_grid(
     high: float,
     legend: str = "",
     note: str = "",
+    page_note: str = "",
 ) -> WordGrid:
-    """cells[R][C]: a table of words coloured by value. Raises `ValueError` for labels that do not fit the cells."""
+    """cells[R][C]: a table of words coloured by value; `page_note` stands on a page only.
+
+    Raises `ValueError` for labels that do not fit the cells.
+    """
     if len(cells) != len(row_labels) or any(len(row) != len(column_labels) for row in cells):
         raise ValueError(
             f"a grid of {len(cells)} rows of {sorted({len(row) for row in cells})} words with {len(row_labels)} row "
@@ -97,4 +101,5 @@ def word_grid(
     return WordGrid(
         title=title, cells=tuple(tuple(row) for row in cells), row_labels=tuple(row_labels),
         column_labels=tuple(column_labels), low=low, high=high, legend=legend, note=note,
+        page_note=page_note,
     )  # fmt: skip
