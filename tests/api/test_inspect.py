@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 
 import mingyue
 from mingyue.api import RunResult
-from mingyue.errors import BundleError, CheckpointError, GenerationError, SettingsError
+from mingyue.errors import BundleError, CheckpointError, DataError, GenerationError, SettingsError
+from mingyue.inspection.interventions import switch_off
 from mingyue.training import Checkpoints
 
 POEM = "床前明月光，疑是地上霜。"
@@ -89,6 +91,60 @@ def test_only_a_run_has_steps(run: RunResult, tmp_path: Path) -> None:
         mingyue.inspect(mingyue.load(run.folder), POEM, step=4)
     with pytest.raises(SettingsError, match="device, threads"):
         mingyue.inspect(mingyue.load(run.folder), POEM, device="cpu", threads=1)
+
+
+@pytest.mark.parametrize("of_pairs", [False, True])
+def test_a_run_that_has_not_ended_says_so_and_which_step_is_shown(
+    run: RunResult, pair_run: RunResult, of_pairs: bool, tmp_path: Path
+) -> None:
+    folder = (pair_run if of_pairs else run).folder
+    ended = mingyue.inspect(folder, "a")
+    assert ended.remarks == []
+    assert ended.model.checkpoint is None
+    live = tmp_path / "live"
+    shutil.copytree(folder, live, ignore=shutil.ignore_patterns("model"))
+    looked = mingyue.inspect(live, "a", target="b" if of_pairs else None)
+    loaded = (mingyue.load_translator if of_pairs else mingyue.load)(folder, step=4)
+    assert mingyue.inspect(loaded).remarks[0].en == "The model as it was after 4 steps."
+    assert looked.model.checkpoint in (4, 8)
+    assert f"has not ended: this is its model after {looked.model.checkpoint} steps" in looked.remarks[0].en
+    assert f"训练 {looked.model.checkpoint} 步之后" in looked.remarks[0].zh
+    weights = Checkpoints(live / "checkpoints").load(looked.model.checkpoint).model
+    assert all(torch.equal(value, weights[name]) for name, value in looked.subject.module.state_dict().items())
+
+
+@pytest.mark.parametrize("of_pairs", [False, True])
+def test_a_run_that_is_being_prepared_or_takes_its_first_steps_is_waited_for(
+    run: RunResult, pair_run: RunResult, of_pairs: bool, tmp_path: Path
+) -> None:
+    """Not the file that is missing is told, but what is going on and what to do."""
+    young = tmp_path / "young"
+    young.mkdir()
+    shutil.copy((pair_run if of_pairs else run).folder / "run.toml", young)
+    for step in (None, 4):
+        with pytest.raises(BundleError, match=r"being prepared, or was stopped before(.|\n)*Wait .* `mingyue train`"):
+            mingyue.inspect(young, "a", step=step)
+    with pytest.raises(BundleError, match="being prepared"):
+        (mingyue.load_translator if of_pairs else mingyue.load)(young)
+    shutil.copy((pair_run if of_pairs else run).folder / "plan.json", young)
+    with pytest.raises(BundleError, match=r"no checkpoint yet(.|\n)*Wait"):
+        mingyue.inspect(young, "a")
+
+
+def test_a_prepared_text_that_is_lost_is_made_again_by_a_command_that_there_is(run: RunResult, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(run.folder, bare, ignore=shutil.ignore_patterns("model", "data"))
+    with pytest.raises(DataError, match="mingyue resume"):
+        mingyue.inspect(bare, "a")
+
+
+def test_what_is_no_text_and_no_model_is_said_at_once(run: RunResult) -> None:
+    model = mingyue.load(run.folder)
+    for given in (5, ["明", "月"], b"a"):
+        with pytest.raises(SettingsError, match=f"text is to be a text, and .* is {type(given).__name__}"):
+            mingyue.inspect(model, given)
+    with pytest.raises(SettingsError, match="int is no model"):
+        mingyue.inspect(5, POEM)
 
 
 def test_whoever_does_not_look_inside_does_not_wait_for_the_views() -> None:
@@ -170,3 +226,26 @@ def test_captured_values_are_named_and_rows_of_weights_sum_to_1(run: RunResult) 
         assert weights_HTS.shape == (2, len(POEM), len(POEM))
         assert torch.allclose(weights_HTS.sum(dim=-1), torch.tensor(1.0), atol=1e-6)
         assert not weights_HTS.triu(1).any()
+
+
+def test_edits_that_return_what_cannot_stand_there_are_named(run: RunResult) -> None:
+    looked = mingyue.inspect(run.folder, POEM)
+    wrong = {
+        r"no tensor \(NoneType\)": lambda value: None,
+        r"got \[1, 12, 32\] float32 .* returned \[1, 12, 3\]": lambda value: value[..., :3],
+        "returned .* float64": lambda value: value.double(),
+    }
+    for told, edit in wrong.items():
+        for call in (looked.run, lambda edits: looked.capture("final", edits)):
+            with pytest.raises(SettingsError, match=f"edit of blocks.0.output .*{told}"):
+                call({"blocks.0.output": edit})
+
+
+def test_of_a_translator_switching_off_asks_which_part(pair_run: RunResult, run: RunResult) -> None:
+    looked = mingyue.inspect(pair_run.folder, "abc", target="cba")
+    with pytest.raises(SettingsError, match=r'part="encoder", "decoder" .* or "cross"'):
+        looked.run(switch_off(layer=0, head=0))
+    for part in ("encoder", "decoder", "cross"):
+        assert not torch.equal(looked.run(switch_off(layer=0, head=0, part=part)), looked.run())
+    with pytest.raises(SettingsError, match="neither encoder nor decoder"):
+        mingyue.inspect(run.folder, POEM).run(switch_off(layer=0, head=0, part="encoder"))

@@ -114,12 +114,25 @@ def test_a_report_of_one_word_and_of_a_text_without_any(looks, tmp_path):
     model = looks["text"].model
     mingyue.inspect(model, POEM).report(tmp_path / "word.html", word="望")
     page = (tmp_path / "word.html").read_text(encoding="utf-8")
-    assert "Nearest to “望”" in page
+    assert 'Nearest to \\"望\\"' in page or "Nearest to &quot;望&quot;" in page
     assert "occurs 1 time" in page  # of the section that has nothing to compare, a sentence says why
+    assert "只出现 1 次" in page
     mingyue.inspect(model, "，。").report(tmp_path / "none.html")
     page = (tmp_path / "none.html").read_text(encoding="utf-8")
     assert "No token of this text is a word" in page
     assert "No word stands twice" in page
+
+
+def test_a_report_says_which_sections_have_nothing_to_show(looks, tmp_path):
+    """In the language of the page, and to whoever asked for it."""
+    pytest.importorskip("vl_convert", reason="extra `plot` is not installed")
+    look = mingyue.inspect(looks["text"].model, "床前明月光")
+    (note,) = look.report(tmp_path / "r.html", word="霜", language="zh")
+    assert "同一个词在不同位置" in note and "没有“霜”" in note
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    chinese, english = page.split('<main lang="en"')
+    assert "没有“霜”" in chinese and "does not have the word" not in chinese
+    assert "does not have the word" in english
 
 
 def test_heads_take_several_texts(looks):
@@ -148,9 +161,19 @@ def test_patching_reads_a_corrupted_text_of_the_same_length(looks):
         (lambda look: look.patching("月", answer="月", instead="光"), "tokens"),
         (lambda look: look.film(), "folder of the run"),
         (lambda look: look.save(look.trace(), "trace.pdf"), ".pdf"),
+        (lambda look: look.trace().save("nowhere/trace.html"), "no folder nowhere"),
+        (lambda look: look.trace().save("nowhere/trace.json"), "no folder nowhere"),
+        (lambda look: look.report("report.png"), "known here: .html"),
+        (lambda look: look.report("nowhere/report.html"), "no folder nowhere"),
+        (lambda look: look.report("report.html", language="fr"), "en (English) or zh (Chinese)"),
+        (lambda look: look.trace().save("trace.html", "fr"), "en (English) or zh (Chinese)"),
+        (lambda look: look.trace().tables("fr"), "en (English) or zh (Chinese)"),
+        (lambda look: look.trace().charts("fr"), "en (English) or zh (Chinese)"),
     ],
 )
-def test_what_cannot_be_shown_is_an_error_that_says_why(looks, call, told):
+def test_what_cannot_be_shown_is_an_error_that_says_why(looks, call, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     model = looks["text"].model
     with pytest.raises(MingyueError, match=re.escape(told)):
         call(mingyue.inspect(model, POEM))
+    assert not list(tmp_path.iterdir()), "nothing is written, and no folder made"

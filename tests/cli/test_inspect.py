@@ -90,6 +90,39 @@ def test_the_rows_of_a_head_are_those_of_the_forward_pass(run, model):
     np.testing.assert_allclose(found[0, 0], taps[0].numpy(), atol=1e-6)
 
 
+def test_lens_shows_as_many_words_as_are_asked_for_and_says_where_more_are(run, model):
+    command = ("inspect", model, "lens", "--text", "明月", "--language", "en")
+    one, two, many = (run(*command, *more)[1] for more in ((), ("--top", "2"), ("--top", "9999")))
+    assert one.count("%") < two.count("%") < many.count("%")
+    assert "3 of the" not in two and "3 of the" in many
+
+
+def test_a_word_that_is_not_in_the_text_of_a_report_is_remarked(run, model, tmp_path):
+    pytest.importorskip("vl_convert", reason="extra `plot` is not installed")
+    out = str(tmp_path / "r.html")
+    code, _, err = run("inspect", model, "report", "--text", "床前", "--word", "月", "--out", out, "--language", "zh")
+    assert code == 0
+    assert "没有“月”" in "".join(err.split())
+
+
+def test_a_narrow_terminal_spares_columns_and_says_which(run, model, monkeypatch):
+    command = ("inspect", model, "trace", "--text", "明月", "--language", "en")
+    assert "Left out" not in run(*command)[1]
+    monkeypatch.setattr("mingyue.cli.screen._WIDE", 80)
+    narrow = run(*command)[1]
+    assert "Left out in 80 columns: formula, source." in narrow
+    assert "attention.py:" not in narrow
+    assert max(map(len, narrow.split("Formulas")[0].splitlines()[1:20])) <= 80
+
+
+def test_a_picture_of_a_very_long_text_is_announced(run, model, tmp_path, monkeypatch):
+    pytest.importorskip("vl_convert", reason="extra `plot` is not installed")
+    monkeypatch.setattr("mingyue.cli.inspect._MANY", 3)
+    command = ("inspect", model, "surprise", "--text", "床前明月", "--language", "en", "--out")
+    assert "takes its time" in run(*command, str(tmp_path / "s.png"))[2]
+    assert "takes its time" not in run(*command, str(tmp_path / "s.html"))[2]
+
+
 # --- what is read -----------------------------------------------------------------------------------------------------
 
 

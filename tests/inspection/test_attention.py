@@ -161,6 +161,15 @@ def test_large_inputs_are_kept_in_blocks_whose_rows_still_sum_to_one(lively, mon
     assert "6 × 6 块" in view.charts("zh")[0].note
 
 
+def test_a_picture_of_all_heads_tells_the_text(lively, lively_pairs, monkeypatch):
+    subject = lively()
+    assert attention_view(subject, subject.read("a bc")).charts()[0].note.endswith("Tokens: a ␣ b c")
+    cross = attention_view(lively_pairs(), lively_pairs().read("xy", "ab")).charts("zh")[2]
+    assert cross.note.endswith("行的 token：<bos> x y；列的 token：a b <eos>")
+    monkeypatch.setattr("mingyue.inspection.attention.MOST_TOKENS_TOLD", 3)
+    assert attention_view(subject, subject.read("abcdef")).charts()[0].note.endswith("Tokens: a b c …")
+
+
 def test_a_text_too_long_to_look_at_is_refused_with_both_numbers(lively, monkeypatch):
     monkeypatch.setattr(shown_weights, "MOST_CELLS_OF_A_LAYER", 4 * 20 * 20)
     subject = lively()

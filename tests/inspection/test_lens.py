@@ -65,7 +65,7 @@ def test_the_last_position_of_a_text_is_a_prediction_without_truth(lively):
     assert np.isnan(view.truth_logprob_LT[:, -1]).all()
     assert view.truth_pieces_T == ("b", "c", "")
     grid = view.charts("en")[0]
-    assert "prediction" in grid.note
+    assert "last column is a prediction" in grid.note
     assert not any("what came" in line for line in grid.cells[0][-1].hover)
     assert any("what came: c" in line for line in grid.cells[0][1].hover)
 
@@ -81,6 +81,7 @@ def test_of_pairs_it_reads_the_decoder_and_knows_every_truth(lively_pairs):
     truth = logprobs.gather(1, reading.targets_T[:, None])[:, 0].numpy()
     np.testing.assert_allclose(view.truth_logprob_LT[-1], truth, atol=1e-5)
     assert "prediction" not in view.charts("en")[0].note
+    assert "prediction" not in view.tables("en")[1].note
 
 
 def test_large_vocabularies_are_taken_in_pieces_with_the_same_result(lively, monkeypatch):
@@ -98,6 +99,32 @@ def test_a_text_of_one_token_has_words_and_no_course(lively):
     assert len(view.charts("en")) == 1
     assert view.tables("en")[0].rows[0][1] == "–"
     json.dumps(view.to_dict(), allow_nan=False)
+
+
+def test_notes_of_tables_speak_of_their_own_rows_and_columns(lively):
+    view = lens_view(lively(), lively().read("abc"))
+    for language, last, rows in (("en", "last row is a prediction", "Rows: the"), ("zh", "最后一行是预测", "行：")):
+        means, words = view.tables(language)
+        assert last in words.note
+        assert last not in means.note
+        for note in (means.note, words.note):
+            assert rows in note
+            assert "last column" not in note and "最后一列" not in note
+    assert "2 places" in view.tables("en")[0].note
+
+
+def test_the_table_has_the_words_that_are_asked_for_up_to_three(lively):
+    subject = lively()
+    reading = subject.read("abc")
+    for top, shown in ((None, 1), (1, 1), (2, 2), (3, 3), (7, 3)):
+        view = lens_view(subject, reading, top=top)
+        table = view.tables("en")[1]
+        for t, row in enumerate(table.rows):
+            for layer, cell in enumerate(row[1:-1]):
+                words = [f"{word} " for word in view.top_pieces_LTK[layer][t][:shown]]
+                assert cell.count("%") + cell.count("e-") == shown
+                assert all(word in cell for word in words)
+        assert ("3 of the 7 words" in table.note) is (top == 7)
 
 
 def test_long_texts_are_drawn_within_a_cap_that_is_said(lively):

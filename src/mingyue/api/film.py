@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mingyue.api.model import load
+from mingyue.api.model import check_begun, load
 from mingyue.api.translator import Translator, load_translator, translates
 from mingyue.api.watching import read_watched
 from mingyue.errors import SettingsError
@@ -27,6 +27,8 @@ def film_of(
     kept = Checkpoints(run.checkpoints).steps()
     frames, left_out = read_frames(run.watch)
     if not kept and not frames:
+        if run.settings_path.is_file():
+            check_begun(run)
         raise SettingsError(
             f"{folder} has no checkpoints and no frames to make a film of",
             advice="Give the folder of a run (runs/poems).",

@@ -14,7 +14,9 @@ from mingyue.api.model import Model, load
 from mingyue.api.translator import Translator, load_translator, translates
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection import Captured, Language, Reading, Subject, TextTable, Words, capture
+from mingyue.inspection.capture import checked
 from mingyue.inspection.parts import check_places
+from mingyue.inspection.words import check_language
 from mingyue.nn import Taps
 
 if TYPE_CHECKING:  # views are imported where they are made: whoever trains or writes does not wait for them
@@ -55,13 +57,24 @@ def inspect(
     Raises `SettingsError` for arguments that contradict each other or this kind of model, and as `load` does. That a
     text cannot be read is said by the view that reads it.
     """
+    for name, value in (("text", text), ("source", source), ("target", target)):
+        if not isinstance(value, str | None):
+            raise SettingsError(
+                f"{name} is to be a text, and {value!r} is {type(value).__name__}",
+                advice="Give one string; several texts go to `vectors` and `heads`.",
+            )
     if isinstance(model, str | Path):
         folder = Path(model)
         opened = (load_translator if translates(folder) else load)(folder, device=device, threads=threads, step=step)
+    elif not isinstance(model, Model | Translator):
+        raise SettingsError(
+            f"{type(model).__name__} is no model, and no path to one",
+            advice="Give a folder, or what `mingyue.load` or `load_translator` returned.",
+        )
     else:
         folder, opened = None, model
         given = {"step": step, "device": device, "threads": threads}
-        if unused := [name for name, value in given.items() if value is not None]:
+        if unused := [name for name, one in given.items() if one is not None]:
             raise SettingsError(
                 f"{', '.join(unused)}: this is for a model that is to be loaded, and this one is",
                 advice="Give its folder instead.",
@@ -103,7 +116,7 @@ class Inspection:
         """Where it was loaded from; None = it was given."""
         self.step = step
         """The step of the run that was asked for."""
-        self.remarks: list[Words] = [] if step is None else [_after(step)]
+        self.remarks: list[Words] = _of_step(model, step, of_run=folder is not None)
         """Sentences that a reader should know, in both languages: that the target is the model's own translation."""
         self._text, self._source = text, source
 
@@ -135,8 +148,11 @@ class Inspection:
 
         return attention_view(self.subject, self.reading, layer=layer, head=head)
 
-    def lens(self, top: int = 5) -> LensView:
-        """What each layer would say next at each place, and how likely it finds what does come."""
+    def lens(self, top: int | None = None) -> LensView:
+        """What each layer would say next at each place, and how likely it finds what does come.
+
+        `top` words a place are kept (none = 5); the printed table shows the first, with `top` up to 3.
+        """
         from mingyue.inspection.lens import lens_view
 
         return lens_view(self.subject, self.reading, top=top)
@@ -202,28 +218,36 @@ class Inspection:
         word: str | None = None,
         seed: int = 0,
         progress: Progress | None = None,
-    ) -> None:
-        """Write all views of the text into one page, in English and Chinese, `language` shown first.
+    ) -> list[str]:
+        """Write the views of the text (all but the film) into one page, in English and Chinese, `language` first.
 
-        `word` is what the sections on words are about; none = words of the text.
+        `word` is what the sections on words are about; none = words of the text. Returns what the user should know:
+        which sections have nothing to show, and why. Raises `SettingsError` for a name that does not end in .html, a
+        folder that is not there, and a language that is neither.
         """
-        from mingyue.inspection.charts import write_page
+        from mingyue.inspection.charts import check_place, write_page
         from mingyue.inspection.report import LANGUAGES, TITLE, report
 
-        reading = self.reading
-        sections = report(self.subject, reading, word=word, seed=seed, remarks=self.remarks, progress=progress)
+        check_place(path, (".html",))
+        check_language(language)
+        reading, told = self.reading, list[Words]()
+        sections = report(
+            self.subject, reading, word=word, seed=seed, remarks=self.remarks, progress=progress, tell=told.append
+        )
         others = tuple(one for one in LANGUAGES if one != language)
         write_page(path, title=TITLE, sections=sections, languages=(language, *others))
+        return [one.of(language) for one in told]
 
     def save(self, view: View, path: str | Path, language: Language = "en") -> list[str]:
         """Write a view: .html, .png, .svg or .json. Returns what the user should know (a missing font).
 
         Of `View.save` it differs in that a page has the remarks of this inspection on it.
         """
-        if Path(path).suffix.lower() != ".html" or not self.remarks:
-            return view.save(path, language)
         from mingyue.inspection.charts import write_charts
+        from mingyue.inspection.film import FilmView
 
+        if Path(path).suffix.lower() != ".html" or not self.remarks or isinstance(view, FilmView):
+            return view.save(path, language)
         remarks = TextTable("", (), [(remark.of(language),) for remark in self.remarks])
         tables = [remarks, *view.tables(language)]
         return write_charts(
@@ -235,11 +259,12 @@ class Inspection:
     def run(self, edits: Mapping[str, Edit] | None = None) -> Tensor:
         """logits_TV of the next token at each place, with `edits` made on the way (names as in `mingyue.nn.taps`).
 
-        Without edits these are the numbers of `Model.logits`. Raises `SettingsError` for a place that is not there.
+        Without edits these are the numbers of `Model.logits`. Raises `SettingsError` for a place that is not there, and
+        for an edit that returns no tensor like the one that it got.
         """
         check_places(self.subject, edits or ())
         with torch.inference_mode():
-            return self.subject.logits(self.reading, Taps((), edits) if edits else None)
+            return self.subject.logits(self.reading, Taps((), checked(edits)) if edits else None)
 
     def capture(self, places: Iterable[str], edits: Mapping[str, Edit] | None = None) -> Captured:
         """One pass with the values at `places` kept: names or patterns, such as `blocks.*.attention.weights`."""
@@ -302,5 +327,16 @@ class Inspection:
         return text
 
 
-def _after(step: int) -> Words:
-    return Words(f"The model as it was after {step:,} steps.", f"这是训练 {step:,} 步之后的模型。")
+def _of_step(model: Model | Translator, step: int | None, *, of_run: bool) -> list[Words]:
+    """Which step is shown, where that is not the model that a run ended with."""
+    shown = model.checkpoint
+    if shown is None:
+        return []
+    if step is not None or not of_run:  # it was chosen
+        return [Words(f"The model as it was after {shown:,} steps.", f"这是训练 {shown:,} 步之后的模型。")]
+    return [
+        Words(
+            f"The run has not ended: this is its model after {shown:,} steps, the best so far.",
+            f"训练还没有结束：这是它训练 {shown:,} 步之后的模型，是目前最好的。",
+        )
+    ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from mingyue.bundle import Bundle, load_bundle
 from mingyue.config import GenerateSettings, ModelConfig, TrainSettings
 from mingyue.data import load_corpus
-from mingyue.errors import BundleError, CheckpointError, GenerationError
+from mingyue.errors import BundleError, CheckpointError, DataError, GenerationError
 from mingyue.generation import Event, Generation, generate, stream
 from mingyue.models import DecoderOnly
 from mingyue.runtime import choose_runtime
@@ -25,8 +26,10 @@ from mingyue.training.sizing import model_config
 class Model:
     """A trained model with its tokenizer. `mingyue.load` makes it."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, *, checkpoint: int | None = None) -> None:
         self._bundle = bundle
+        self.checkpoint = checkpoint
+        """The step of the checkpoint that it is of; None = it is of a model folder."""
         self.notes: list[str] = []
         """Sentences about the latest call that a user should read (a prompt longer than the context, and the like)."""
 
@@ -135,7 +138,8 @@ def load(path: str | Path, *, device: str | None = None, threads: int | None = N
     place = find_model(path, step)
     if isinstance(place, Path):
         return Model(load_bundle(place, device=chosen))
-    return Model(_from_checkpoint(place, chosen, step))
+    bundle, checkpoint = _from_checkpoint(place, chosen, step)
+    return Model(bundle, checkpoint=checkpoint)
 
 
 def find_model(path: str | Path, step: int | None = None) -> Path | RunFolder:
@@ -165,8 +169,34 @@ def find_model(path: str | Path, step: int | None = None) -> Path | RunFolder:
     )
 
 
-def run_weights(folder: RunFolder, step: int | None = None) -> dict[str, Tensor]:
-    """The weights of a run after `step` steps; none: of its best checkpoint (its latest before any evaluation).
+def check_begun(folder: RunFolder) -> None:
+    """Raise `BundleError` for a run that has nothing to look at yet: it is being prepared, or takes its first steps."""
+    if folder.begun:
+        return
+    if folder.planned:
+        raise BundleError(
+            f"{folder.path} has no checkpoint yet: the run takes its first steps, or was stopped before one was kept",
+            advice="Wait for its first checkpoint, or start it again with `mingyue train`.",
+        )
+    raise BundleError(
+        f"{folder.path} has no model in it yet: the run is being prepared, or was stopped before its text was prepared",
+        advice="Wait until it trains, or start it again with `mingyue train`: what is there will not be in its way.",
+    )
+
+
+@contextmanager
+def damage_told() -> Generator[None]:
+    """Of a run whose prepared text is damaged, `DataError` with what a user of a run can do."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(
+            error.message, advice="`mingyue resume` prepares it again, where its sources are still there."
+        ) from error
+
+
+def run_weights(folder: RunFolder, step: int | None = None) -> tuple[int, dict[str, Tensor]]:
+    """Step and weights of a run after `step` steps; none: of its best checkpoint (its latest before any evaluation).
 
     Raises `CheckpointError`; for a step that is not kept it lists those that are.
     """
@@ -179,12 +209,12 @@ def run_weights(folder: RunFolder, step: int | None = None) -> dict[str, Tensor]
                 f"{folder.path} has no checkpoint of step {step:,}: {there}",
                 advice="A run keeps its latest and its best checkpoints; --keep sets how many.",
             )
-        return checkpoints.load(step).model
+        return step, checkpoints.load(step).model
     checkpoint, _ = checkpoints.load_latest()
     best = checkpoint.state["counters"]["best_step"]
     if best is not None and best != checkpoint.step:
         checkpoint = checkpoints.load(best)
-    return checkpoint.model
+    return checkpoint.step, checkpoint.model
 
 
 def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
@@ -198,17 +228,20 @@ def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
     return model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
 
 
-def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> Bundle:
+def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> tuple[Bundle, int]:
     settings = folder.read_settings()
     if settings.pairs.given:
         raise BundleError(
             f"{folder.path} is a run on pairs: its model does not write from a prompt",
             advice="Use `mingyue translate`, or in Python load_translator.",
         )
-    tokenizer, corpus, _ = load_corpus(folder.data)
+    check_begun(folder)
+    with damage_told():
+        tokenizer, corpus, _ = load_corpus(folder.data)
     model = DecoderOnly(run_config(settings, tokenizer.vocab_size))
-    model.load_state_dict(run_weights(folder, step))
-    return Bundle(model.to(device).eval(), tokenizer, {"starts_with_bos": corpus.starts_with_bos})
+    step, weights = run_weights(folder, step)
+    model.load_state_dict(weights)
+    return Bundle(model.to(device).eval(), tokenizer, {"starts_with_bos": corpus.starts_with_bos}), step
 
 
 def _settings(settings: GenerateSettings | None, given: dict[str, object]) -> GenerateSettings:

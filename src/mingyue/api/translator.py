@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mingyue.api.model import find_model, run_weights
+from mingyue.api.model import check_begun, damage_told, find_model, run_weights
 from mingyue.bundle import PairBundle, load_pair_bundle, read_bundle_config
 from mingyue.config import EncoderDecoderConfig, TranslateSettings
 from mingyue.data import PairRows, heldout_pair_batches, load_pairs
@@ -75,8 +75,10 @@ class TranslationReport:
 class Translator:
     """A trained model of pairs with its tokenizers. `mingyue.load_translator` makes it."""
 
-    def __init__(self, bundle: PairBundle) -> None:
+    def __init__(self, bundle: PairBundle, *, checkpoint: int | None = None) -> None:
         self._bundle = bundle
+        self.checkpoint = checkpoint
+        """The step of the checkpoint that it is of; None = it is of a model folder."""
         self.notes: list[str] = []
         """Sentences about the latest call that a user should read (a line longer than the context, and the like)."""
 
@@ -243,7 +245,8 @@ def load_translator(
     place = find_model(path, step)
     if isinstance(place, Path):
         return Translator(load_pair_bundle(place, device=chosen))
-    return Translator(_from_checkpoint(place, chosen, step))
+    bundle, checkpoint = _from_checkpoint(place, chosen, step)
+    return Translator(bundle, checkpoint=checkpoint)
 
 
 def translates(path: str | Path) -> bool:
@@ -262,7 +265,7 @@ def one_line(text: str) -> str:
     return " ".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
 
 
-def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> PairBundle:
+def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> tuple[PairBundle, int]:
     from mingyue.api.pair_run import pair_config
 
     settings = folder.read_settings()
@@ -271,10 +274,13 @@ def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) 
             f"{folder.path} is a run on texts, not on pairs: its model does not translate",
             advice="Use `mingyue generate`, or in Python load.",
         )
-    source_tokenizer, tokenizer, corpus, _ = load_pairs(folder.data)
+    check_begun(folder)
+    with damage_told():
+        source_tokenizer, tokenizer, corpus, _ = load_pairs(folder.data)
     model = EncoderDecoder(pair_config(settings, corpus))
-    model.load_state_dict(run_weights(folder, step))
-    return PairBundle(model.to(device).eval(), source_tokenizer, tokenizer, {})
+    step, weights = run_weights(folder, step)
+    model.load_state_dict(weights)
+    return PairBundle(model.to(device).eval(), source_tokenizer, tokenizer, {}), step
 
 
 def _settings(settings: TranslateSettings | None, given: dict[str, object]) -> TranslateSettings:

@@ -41,7 +41,7 @@ neighbours: the words whose embeddings are nearest
     mingyue inspect runs/poems neighbours --word 月
 film: attention being learned, of a run that was trained with --watch
     mingyue inspect runs/poems film --out film.html
-report: all of it in one page
+report: all of it but the film in one page
     mingyue inspect runs/poems report --text 床前明月光
 
 Tables are printed; --out writes pictures. Layers, heads and places are counted

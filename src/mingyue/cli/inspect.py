@@ -10,16 +10,23 @@ from cyclopts import Parameter
 
 from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
-from mingyue.cli.screen import language_of_system, remark, show, stderr, table, write, write_json
+from mingyue.cli.screen import language_of_system, remark, show, stderr, stdout, table, write, write_json
 from mingyue.cli.texts import collect, without_last_line_end
 from mingyue.errors import SettingsError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from mingyue.api import Inspection
     from mingyue.inspection import Language, TextTable
     from mingyue.inspection.view import View
 
 Name = Literal["attention", "lens", "surprise", "trace", "heads", "vectors", "neighbours", "film", "report"]
+_MANY = 5_000
+"""Tokens of a picture that takes long to draw."""
+_SLACK = 24
+"""Columns that a terminal may lack: names are then broken between words. Where it lacks more, columns are spared."""
+_ANY_WIDTH = 10_000
 _ENDINGS = (".html", ".png", ".svg", ".json")
 _READS = ("attention", "lens", "surprise", "trace", "heads", "vectors", "film", "report")
 _TAKEN_BY: dict[str, tuple[str, ...]] = {
@@ -50,7 +57,10 @@ _TEXTS = "Texts that hold the word, one after the other (the same as --text, rep
 _WORD = "The word to follow through the layers, or whose neighbours are asked for."
 _LAYER = "One layer, counted from 0; with --head the map of one head. Of pairs: of each of the three attentions."
 _HEAD = "One head, counted from 0."
-_TOP = "How many words to show at each place, or how many neighbours; none = 5, and 10 neighbours."
+_TOP = (
+    "How many words a place, or how many neighbours; none = 5, and 10 neighbours. Of lens the table shows one, "
+    "with --top up to 3; a page shows more under the pointer, --json all."
+)
 _STEP = "The model of a run as it was after so many steps, where that checkpoint is kept; none = as it is used."
 _SEED = "Of everything that is drawn: probe texts, pairs of tokens to compare with."
 _OUT = "Write it to a file: .html (one page that needs no network), .png, .svg or .json."
@@ -118,12 +128,14 @@ def inspect(
 
         if view == "report":
             assert out is not None
-            inspection.report(out, language=words, word=word, seed=seed or 0, progress=progress)
+            notes = inspection.report(out, language=words, word=word, seed=seed or 0, progress=progress)
         else:
             found = _look(inspection, view, given, read, progress)
-            if out is not None:
-                notes = inspection.save(found, out, words)
-    for note in (*(one.of(words) for one in inspection.remarks), *notes):
+    if found is not None and out is not None:
+        _warn_of_time(found, out, words)
+        notes = inspection.save(found, out, words)
+    told = [] if view == "film" else [one.of(words) for one in inspection.remarks]  # a film names its steps itself
+    for note in (*told, *notes):
         remark(note)
     if found is not None:
         _print(found, words, json=json)
@@ -148,13 +160,22 @@ def _look(
     return getattr(inspection, view)(**arguments)
 
 
+def _warn_of_time(view: View, out: str, language: Language) -> None:
+    """Say that a picture of a long text takes its time, before it does."""
+    count = len(getattr(view, "pieces_N", ()))  # only surprise takes a text of any length
+    if count > _MANY and Path(out).suffix.lower() in (".png", ".svg"):
+        english = f"A picture of {count:,} tokens takes its time; an .html page does not."
+        chinese = f"{count:,} 个 token 的图片要画一阵子；.html 页面则很快。"
+        remark(chinese if language == "zh" else english)
+
+
 def _print(view: View, language: Language, *, json: bool) -> None:
     if json:
         write_json(view.to_dict())
         return
     for number, one in enumerate(view.tables(language)):
         write("\n" if number else "")
-        _show_table(one)
+        _show_table(one, language)
 
 
 def _refuse_unused(view: str, given: Mapping[str, object]) -> None:
@@ -199,12 +220,32 @@ def _name(model: str) -> str:
     return (place.parent if place.name == "model" else place).name or "model"
 
 
-def _show_table(one: TextTable) -> None:
-    """A table with its title above and its note below."""
-    rows = table(*(one.columns or [""] * max(map(len, one.rows), default=1)), right=one.right)
-    rows.show_header = bool(one.columns)
-    for row in one.rows:
-        rows.add_row(*row)
+def _show_table(one: TextTable, language: Language) -> None:
+    """A table with its title above and its note below; in a narrow terminal without the columns that can be spared."""
+    from rich.measure import Measurement
+
+    console, spared = stdout(), one.spared
+    rows = _rows(one)
+    everything = console.options.update_width(_ANY_WIDTH)
+    needed = Measurement.get(console, everything, rows).maximum - _SLACK
+    if spared and console.width < needed:
+        rows = _rows(one, without=spared)
+    else:
+        spared = ()
     write(f"{one.title}\n")
     show(rows)
     write(f"{one.note}\n" if one.note else "")
+    if spared:
+        english = f"Left out in {console.width} columns: {', '.join(spared)}. From {needed} columns on all are there."
+        chinese = f"{console.width} 列放不下，略去：{'、'.join(spared)}。终端有 {needed} 列时会全部显示。"
+        write(f"{chinese if language == 'zh' else english}\n")
+
+
+def _rows(one: TextTable, without: Sequence[str] = ()) -> Table:
+    columns = one.columns or [""] * max(map(len, one.rows), default=1)
+    kept = [place for place, name in enumerate(columns) if name not in without]
+    rows = table(*(columns[place] for place in kept), right=one.right)
+    rows.show_header = bool(one.columns)
+    for row in one.rows:
+        rows.add_row(*(row[place] for place in kept))
+    return rows

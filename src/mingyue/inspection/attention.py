@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,6 +21,8 @@ MOST_TOKENS_AS_NUMBERS = 16
 """Of longer texts a table of one head names the tokens most looked at, in place of all weights."""
 MOST_ROWS = 512
 """Rows of such a table."""
+MOST_TOKENS_TOLD = 64
+"""Tokens in the note of a picture."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,20 @@ def _block_note(part: PartWeights, language: Language) -> str:
     ).of(language)
 
 
+def _tokens_note(part: PartWeights, language: Language) -> str:
+    """The text, for a picture: it has no room for tokens along every map."""
+
+    def listed(pieces: Sequence[str]) -> str:
+        return " ".join(map(_visible, pieces[:MOST_TOKENS_TOLD])) + (" …" if len(pieces) > MOST_TOKENS_TOLD else "")
+
+    rows, columns = listed(part.query_pieces), listed(part.key_pieces)
+    if rows == columns:
+        return Words(f"Tokens: {rows}", f"token：{rows}").of(language)
+    return Words(
+        f"Tokens of the rows: {rows}; of the columns: {columns}", f"行的 token：{rows}；列的 token：{columns}"
+    ).of(language)
+
+
 def _grid(part: PartWeights, language: Language) -> Chart:
     note = Words(
         "A row is a token asking, a column a token looked at; each row sums to 1. Layers and heads are counted from 0.",
@@ -123,7 +140,7 @@ def _grid(part: PartWeights, language: Language) -> Chart:
         row_labels=part.rows,
         column_labels=part.columns,
         low=0.0,
-        note=" ".join(filter(None, [note.of(language), _block_note(part, language)])),
+        note=" ".join(filter(None, [note.of(language), _block_note(part, language), _tokens_note(part, language)])),
         language=language,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mingyue.errors import GenerationError
+from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.nn import Taps
 from mingyue.nn.taps import Edit
@@ -34,9 +34,10 @@ def capture(
     """Run the model over a reading, keep the values at `places` (names or patterns), with `edits` made on the way.
 
     Without edits the logits are compared with those of the fused pass. Raises `GenerationError` if they differ by more
-    than `TOLERANCE` (relative to the largest logit where that is above 1), and for logits that are not a number.
+    than `TOLERANCE` (relative to the largest logit where that is above 1), and for logits that are not a number;
+    `SettingsError` for an edit that returns something else than a tensor like the one that it got.
     """
-    taps = Taps(places, edits)
+    taps = Taps(places, checked(edits))
     logits_TV = subject.logits(reading, taps)
     if not bool(torch.isfinite(logits_TV).all()):
         raise GenerationError(
@@ -52,3 +53,27 @@ def capture(
                 "what would be shown is not what the model does"
             )
     return Captured(reading, {name: value[0] for name, value in taps.values.items()}, logits_TV)
+
+
+def checked(edits: Mapping[str, Edit] | None) -> dict[str, Edit] | None:
+    """Edits that raise `SettingsError`, with the name of their place, where they return what cannot stand there."""
+    return None if edits is None else {place: _checked(place, edit) for place, edit in edits.items()}
+
+
+def _checked(place: str, edit: Edit) -> Edit:
+    def safe(value: Tensor) -> Tensor:
+        edited = edit(value)
+        if _described(edited) != _described(value):
+            raise SettingsError(
+                f"the edit of {place} got {_described(value)} and returned {_described(edited)}",
+                advice="An edit returns a tensor of the same shape, type and device as it gets.",
+            )
+        return edited
+
+    return safe
+
+
+def _described(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return f"no tensor ({type(value).__name__})"
+    return f"{[*value.shape]} {str(value.dtype).removeprefix('torch.')} on {value.device.type}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ from mingyue.models import EncoderDecoder
 MOST_COLUMNS = 256
 """Positions that are drawn; the arrays have all."""
 _MOST_PRINTED = 16  # positions of the terminal's table
+_TOP = 5  # words a place, where nothing else is asked for
+_MOST_IN_A_CELL = 3
+_MOST_ON_HOVER = 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +65,15 @@ class LensView(View):
     normed: bool
     """Whether the final norm was applied to each layer before the output layer (the model has one)."""
     source: str | None = None
+    printed: int = 1
+    """Words in a cell of the printed table."""
 
     def charts(self, language: Language = "en") -> list[Chart]:
         """The grid of top words, then rank and log P of the truth and the divergence by layer."""
         return [self._grid(language), *self._courses(language)]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """Means by layer; the top word of each layer at the last positions."""
+        """Means by layer; the top words of each layer at the last positions."""
         return [self._means(language), self._words(language)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,7 +102,7 @@ class LensView(View):
             ]
             for layer in range(len(self.places_L))
         ]
-        note = [self._about(language)]
+        note = [self._about_picture(language)]
         if first:
             cut = Words(
                 f"The last {MOST_COLUMNS} of {n_all} positions.", f"共 {n_all} 个位置，这里是最后 {MOST_COLUMNS} 个。"
@@ -117,7 +123,9 @@ class LensView(View):
         lines = [
             f"{piece}  {share(value)}"
             for piece, value in zip(
-                self.top_pieces_LTK[layer][t], self.top_probabilities_LTK[layer, t].tolist(), strict=True
+                self.top_pieces_LTK[layer][t][:_MOST_ON_HOVER],
+                self.top_probabilities_LTK[layer, t, :_MOST_ON_HOVER].tolist(),
+                strict=True,
             )
         ]
         if self.truth_T[t] >= 0:
@@ -131,22 +139,68 @@ class LensView(View):
         apart = shown(float(self.divergence_LT[layer, t]))
         return [*lines, Words(f"KL to the output: {apart} nats", f"与输出的 KL：{apart} nat").of(language)]
 
-    def _about(self, language: Language) -> str:
+    @property
+    def _ends_open(self) -> bool:
+        """Whether nothing is known to follow the last position."""
+        return bool(len(self.truth_T)) and bool(self.truth_T[-1] < 0)
+
+    def _read_out(self) -> Words:
+        """How a layer is made to speak."""
         norm = (
             Words("after the final norm", "经过末端归一化")
             if self.normed
             else Words("as it is (this model has no final norm)", "原样（这个模型没有末端归一化）")
         )
-        last = Words("", "")
-        if len(self.truth_T) and self.truth_T[-1] < 0:
+        return Words(
+            f"the residual stream at that layer, {norm.en}, through the output layer. Layers are counted from 0.",
+            f"该层的残差流，{norm.zh}，再经过输出层。层从 0 数起。",
+        )
+
+    def _about_picture(self, language: Language) -> str:
+        how, last = self._read_out(), Words("", "")
+        if self._ends_open:
             last = Words(
                 " The last column is a prediction: nothing is known to follow.", "最后一列是预测：后面还没有词。"
             )
         return Words(
-            f"Columns: the token just read. Rows: the residual stream at that layer, {norm.en}, through the output "
-            f"layer. Layers are counted from 0.{last.en}",
-            f"列：刚读到的 token。行：该层的残差流，{norm.zh}，再经过输出层。层从 0 数起。{last.zh}",
+            f"Columns: the token just read. Rows: {how.en}{last.en}", f"列：刚读到的 token。行：{how.zh}{last.zh}"
         ).of(language)
+
+    def _about_means(self, language: Language) -> str:
+        how, known = self._read_out(), int((self.truth_T >= 0).sum())
+        places = "place" if known == 1 else "places"
+        return Words(
+            f"Rows: {how.en} Rank and log P: means over the {known:,} {places} where it is known what came.",
+            f"行：{how.zh}名次和 log P 是已知下一个 token 的 {known:,} 个位置上的平均。",
+        ).of(language)
+
+    def _about_words(self, language: Language) -> str:
+        n_all, n_top = len(self.pieces_T), self.top_ids_LTK.shape[-1]
+        said = [
+            Words(
+                "Rows: the token just read. Columns: what each layer would say next, with its probability.",
+                "行：刚读到的 token。列：每一层接下来会说什么，以及它的概率。",
+            )
+        ]
+        if self.printed < n_top and self.printed > 1:
+            said.append(
+                Words(
+                    f"{self.printed} of the {n_top:,} words a place; the JSON has all.",
+                    f"每个位置有 {n_top:,} 个词，这里是前 {self.printed} 个；JSON 里是全部。",
+                )
+            )
+        if n_all > _MOST_PRINTED:
+            said.append(
+                Words(
+                    f"The last {_MOST_PRINTED} of {n_all} positions.",
+                    f"共 {n_all} 个位置，这里是最后 {_MOST_PRINTED} 个。",
+                )
+            )
+        if self._ends_open:
+            said.append(
+                Words("The last row is a prediction: nothing is known to follow.", "最后一行是预测：后面还没有词。")
+            )
+        return ("" if language == "zh" else " ").join(one.of(language) for one in said)
 
     def _courses(self, language: Language) -> list[Chart]:
         if not bool((self.truth_T >= 0).any()):
@@ -194,7 +248,7 @@ class LensView(View):
             [label, shown(rank, 1), shown(logprob), shown(apart)]
             for label, rank, logprob, apart in zip(self._labels(language), *self.means_L(), strict=True)
         ]
-        return TextTable(self.title.of(language), names, rows, right=names[1:], note=self._about(language))
+        return TextTable(self.title.of(language), names, rows, right=names[1:], note=self._about_means(language))
 
     def _words(self, language: Language) -> TextTable:
         n_all = len(self.pieces_T)
@@ -205,19 +259,17 @@ class LensView(View):
         rows = [
             [
                 self.pieces_T[t],
-                *(
-                    f"{self.top_pieces_LTK[layer][t][0]} {share(float(self.top_probabilities_LTK[layer, t, 0]))}"
-                    for layer in range(len(self.places_L))
-                ),
+                *(self._cell(layer, t) for layer in range(len(self.places_L))),
                 self.truth_pieces_T[t],
             ]
             for t in range(first, n_all)
         ]
-        cut = Words(
-            f"The last {_MOST_PRINTED} of {n_all} positions.", f"共 {n_all} 个位置，这里是最后 {_MOST_PRINTED} 个。"
-        )
         title = Words("The likeliest next token at each layer", "每一层最可能的下一个 token").of(language)
-        return TextTable(title, names, rows, note=cut.of(language) if first else "")
+        return TextTable(title, names, rows, note=self._about_words(language))
+
+    def _cell(self, layer: int, t: int) -> str:
+        words = zip(self.top_pieces_LTK[layer][t], self.top_probabilities_LTK[layer, t].tolist(), strict=True)
+        return ", ".join(f"{piece} {share(value)}" for piece, value in islice(words, self.printed))
 
 
 def _drawn(piece: str) -> str:
@@ -226,12 +278,16 @@ def _drawn(piece: str) -> str:
 
 
 @torch.inference_mode()
-def lens_view(subject: Subject, reading: Reading, *, top: int = 5) -> LensView:
-    """The `top` next words of every layer at every position. Of a model of pairs, of its decoder.
+def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> LensView:
+    """The `top` next words of every layer at every position (none = 5). Of a model of pairs, of its decoder.
+
+    The printed table has the first word of each place; with `top` as many as that, but at most 3.
 
     At each place the model's own final norm (if it has one) and output layer are applied to the residual stream; after
     the last block that is what the model itself does. Raises `SettingsError` for `top` below 1.
     """
+    printed = 1 if top is None else min(top, _MOST_IN_A_CELL)
+    top = _TOP if top is None else top
     if top < 1:
         raise SettingsError(f"{top} words a place cannot be shown: give at least 1")
     module = subject.module
@@ -269,4 +325,5 @@ def lens_view(subject: Subject, reading: Reading, *, top: int = 5) -> LensView:
         divergence_LT=to_numpy(torch.stack([torch.cat(parts) for parts in apart])),
         normed=module.config.final_norm,
         source=reading.source,
+        printed=printed,
     )

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from mingyue.errors import GenerationError, SettingsError
+from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import Floats, Ints, shown, to_lists, to_numpy
 from mingyue.inspection.charts import Chart, bar_chart
 from mingyue.inspection.subject import Subject
 from mingyue.inspection.tokens import name_of, spelled
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.inspection.words import Language, NothingToShowError, TextTable, Words
 from mingyue.models import EncoderDecoder
 from mingyue.text import Tokenizer
 
@@ -115,14 +115,14 @@ def neighbours_view(subject: Subject, word: str, *, count: int = 10) -> Neighbou
     """The `count` nearest tokens to `word` by cosine, in the input table and in the output table (or the one of both).
 
     Of a model of pairs with two vocabularies, in those tables whose tokenizer has the word. A word has one row only if
-    it is one token: for several, `GenerationError` names them (a mean of rows would be a vector that the model never
+    it is one token: for several, `NothingToShowError` names them (a mean of rows would be a vector that the model never
     reads). A word that is one token only behind a space is looked up so. Ids that spell nothing by themselves (marks,
     parts of characters) are left out. Raises `SettingsError` for a count below 1.
     """
     if count < 1:
         raise SettingsError(f"{count} neighbours cannot be shown: give at least 1")
     if not word:
-        raise GenerationError("there is no word to look for: it is empty")
+        raise NothingToShowError(Words("there is no word to look for: it is empty", "要找的词是空的"))
     nearest: list[Nearest] = []
     notes: list[Words] = []
     refused: dict[str, Tokenizer] = {}
@@ -167,14 +167,17 @@ def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
     return None
 
 
-def _several(word: str, tokenizer: Tokenizer) -> GenerationError:
+def _several(word: str, tokenizer: Tokenizer) -> NothingToShowError:
     ids = tokenizer.encode(word)
     advice = "Give one of these tokens, or a word that is one token."
     if not any(spelled(tokenizer, index) for index in ids):
         advice = "They are bytes of its characters: give a word that is one token."
-    return GenerationError(
-        f"{word!r} is {len(ids)} tokens of this model ({', '.join(map(tokenizer.token_text, ids))}), "
-        "and a table has one vector a token",
+    pieces = [tokenizer.token_text(index) for index in ids]
+    return NothingToShowError(
+        Words(
+            f"{word!r} is {len(ids)} tokens of this model ({', '.join(pieces)}), and a table has one vector a token",
+            f"“{word}”在这个模型里是 {len(ids)} 个 token（{'、'.join(pieces)}），而表里每个 token 一个向量",
+        ),
         advice=advice,
     )
 
@@ -196,4 +199,4 @@ def _nearest(name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, co
 
 
 def _title(one: Nearest, language: Language) -> str:
-    return Words(f"Nearest to “{one.piece}”: {one.table.en}", f"与“{one.piece}”最近：{one.table.zh}").of(language)
+    return Words(f'Nearest to "{one.piece}": {one.table.en}', f"与“{one.piece}”最近：{one.table.zh}").of(language)

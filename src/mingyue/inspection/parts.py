@@ -5,7 +5,7 @@ Layers and heads are counted from 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -105,9 +105,26 @@ def check_places(subject: Subject, places: Iterable[str]) -> None:
     known = place_names(subject)
     for name in places:
         if not matching(name, known):
-            guess = nearest(name, known)
-            hint = f"Did you mean {guess!r}?" if guess else f"The first are {', '.join(known[:5])}, …"
+            hint = _of_the_other_kind(subject, name, known)
+            if hint is None:
+                guess = nearest(name, known)
+                hint = f"Did you mean {guess!r}?" if guess else f"The first are {', '.join(known[:5])}, …"
             raise SettingsError(f"this model has no place called {name!r} to look at or edit", advice=hint)
+
+
+def _of_the_other_kind(subject: Subject, name: str, known: Sequence[str]) -> str | None:
+    """Advice for a name that the other kind of model has."""
+    if subject.of_pairs and matching(f"decoder.{name}", known):
+        return (
+            "A model of pairs has its blocks in an encoder and a decoder: names begin with `encoder.` or `decoder.`. "
+            'Of switch_off, give part="encoder", "decoder" (its self-attention) or "cross".'
+        )
+    if not subject.of_pairs and name.startswith(("encoder.", "decoder.")):
+        return (
+            "A Mini-GPT has neither encoder nor decoder: its names begin with `blocks.`. "
+            'Of switch_off, leave part out (part="self").'
+        )
+    return None
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:

@@ -55,7 +55,7 @@ class PatchingView(View):
         return [
             matrix_chart(
                 Words(
-                    f"Share of the answer “{self.answer}” (not “{self.instead}”) that one vector brings back",
+                    f'Share of the answer "{self.answer}" (not "{self.instead}") that one vector brings back',
                     f"一个向量能恢复多少答案“{self.answer}”（而非“{self.instead}”）",
                 ).of(language),
                 self.recovered_PT,

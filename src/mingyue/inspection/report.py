@@ -18,7 +18,7 @@ from mingyue.inspection.tokens import spelled
 from mingyue.inspection.trace import trace_view
 from mingyue.inspection.vectors import vectors_view
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.inspection.words import Language, NothingToShowError, TextTable, Words
 from mingyue.models import sizes
 
 _Part = Chart | TextTable | str
@@ -97,11 +97,12 @@ def report(
     seed: int = 0,
     remarks: Sequence[Words] = (),
     progress: Callable[[int, int], None] | None = None,
+    tell: Callable[[Words], None] | None = None,
 ) -> list[Section]:
     """The sections of a page about one text, for `charts.write_page`, in English and Chinese.
 
     `word` is what the sections on words are about (none: words of the text), `remarks` stand in the first section,
-    `progress` gets the sections done and all. What a model has no answer to is said in its place.
+    `progress` gets the sections done and all. What a model has no answer to is said in its place, and to `tell`.
     """
     plans: list[tuple[Words, Callable[[], _Parts], str]] = [
         (_SURPRISE, lambda: _both(_shown(surprise_view(subject, reading), tables=1)), "surprise"),
@@ -116,19 +117,26 @@ def report(
     for number, (how, look, anchor) in enumerate(plans):
         if progress is not None:
             progress(number, len(plans))
-        sections.append(_section(how, look, anchor))
+        sections.append(_section(how, look, anchor, tell))
     if progress is not None:
         progress(len(plans), len(plans))
     return sections
 
 
-def _section(how: Words, look: Callable[[], _Parts], anchor: str) -> Section:
+def _section(how: Words, look: Callable[[], _Parts], anchor: str, tell: Callable[[Words], None] | None) -> Section:
     """A section; where a view has no answer to this text, a sentence that says why."""
+    title = _TITLES[anchor]
     try:
         found = look()
     except GenerationError as error:
-        return Section(_TITLES[anchor], {language: [error.message] for language in LANGUAGES}, anchor)
-    return Section(_TITLES[anchor], {language: [how.of(language), *found[language]] for language in LANGUAGES}, anchor)
+        why = Words(error.message, f"这一节给不出结果（{error.message}）")
+        if isinstance(error, NothingToShowError):
+            why = error.words
+        why = Words(f"{why.en[:1].upper()}{why.en[1:]}.", f"{why.zh}。")
+        if tell is not None:
+            tell(Words(f"The section {title.en!r} has no pictures. {why.en}", f"“{title.zh}”一节没有图。{why.zh}"))
+        return Section(title, {language: [why.of(language)] for language in LANGUAGES}, anchor)
+    return Section(title, {language: [how.of(language), *found[language]] for language in LANGUAGES}, anchor)
 
 
 def _both(make: Callable[[Language], list[_Part]]) -> _Parts:

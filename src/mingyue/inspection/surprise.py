@@ -98,7 +98,7 @@ class SurpriseView(View):
 
     def _value(self, n: int) -> float | None:
         value = -float(self.logprob_N[n])
-        return value if math.isfinite(value) else None
+        return max(0.0, value) if math.isfinite(value) else None  # of a certain token it is −0
 
     def _hover(self, n: int, language: Language) -> list[str]:
         value = self._value(n)

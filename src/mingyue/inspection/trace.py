@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from mingyue.config import EncoderDecoderConfig, ModelConfig
-from mingyue.errors import GenerationError
 from mingyue.inspection import trace_shown
 from mingyue.inspection.charts import Chart
 from mingyue.inspection.recording import Operation, Recorder
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.trace_steps import INPUT, Rule, kind_of, rule_of
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.inspection.words import Language, NothingToShowError, TextTable, Words
 from mingyue.models import TiedOutput, Transformer
 from mingyue.models.sizes import computed_cells
 from mingyue.text import Tokenizer
@@ -124,15 +123,19 @@ def trace_view(subject: Subject, reading: Reading) -> TraceView:
 
     Attention is written out (scores and weights exist), as wherever weights are shown; the fused kernel does the same
     without them. In a sliding window its products are counted over the keys that the kernel computes. Raises
-    `GenerationError` for a text whose weights would not fit.
+    `NothingToShowError` for a text whose weights would not fit.
     """
     module = subject.module
     longest = max(len(reading.ids_T), 0 if reading.source_ids_S is None else len(reading.source_ids_S))
     cells = module.config.n_heads * longest**2
     if cells > MOST_CELLS:
         most = math.isqrt(MOST_CELLS // module.config.n_heads)
-        raise GenerationError(
-            f"{longest:,} tokens make {cells:,} attention weights a layer; a trace writes out at most {MOST_CELLS:,}",
+        raise NothingToShowError(
+            Words(
+                f"{longest:,} tokens make {cells:,} attention weights a layer; "
+                f"a trace writes out at most {MOST_CELLS:,}",
+                f"{longest:,} 个 token 每层有 {cells:,} 个注意力权重；这里最多写出 {MOST_CELLS:,} 个",
+            ),
             advice=f"Give a text of at most {most:,} tokens: the steps are the same.",
         )
     recorder = Recorder(module)

@@ -115,7 +115,14 @@ def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
         "RMS: root mean square of the numbers. Blocks are counted from 0.",
         f"{letters}。N = 被预测的 token 数。[1] … [8]：多头注意力的八个形状。均方根：这些数字一般有多大。层从 0 数起。",
     )
-    return TextTable(view.title.of(language), columns, rows, right=[columns[0], *columns[5:]], note=note.of(language))
+    return TextTable(
+        view.title.of(language),
+        columns,
+        rows,
+        right=[columns[0], *columns[5:]],
+        note=note.of(language),
+        spared=[columns[2], columns[3], columns[7]],
+    )
 
 
 def _lines(groups: _Groups, language: Language) -> TextTable:
@@ -138,7 +145,8 @@ def _lines(groups: _Groups, language: Language) -> TextTable:
         "[view]: the same numbers in another shape; [copy]: they are written anew.",
         "文件和行号是实际执行的那一行。观察点是可以查看和修改这个值的名字。[view]：同一批数字换个形状看；[copy]：数字被重新写了一遍。",
     )
-    return TextTable(title.of(language), columns, rows, right=[columns[0]], note=note.of(language))
+    spared = [columns[2], columns[3]]
+    return TextTable(title.of(language), columns, rows, right=[columns[0]], note=note.of(language), spared=spared)
 
 
 def _sums(view: TraceView, language: Language) -> TextTable:

@@ -16,7 +16,7 @@ from mingyue.inspection.charts import Chart
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import decoded, occurrences
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.inspection.words import Language, NothingToShowError, TextTable, Words
 from mingyue.models import EncoderDecoder
 
 MOST_TEXTS = 64
@@ -111,14 +111,18 @@ def vectors_view(subject: Subject, word: str, texts: Sequence[str], *, seed: int
     64 texts, and texts that `Subject.read` refuses.
     """
     if not word:
-        raise GenerationError("there is no word to look for: it is empty")
+        raise NothingToShowError(Words("there is no word to look for: it is empty", "要找的词是空的"))
     if len(texts) > MOST_TEXTS:
         raise GenerationError(f"{len(texts)} texts, at most {MOST_TEXTS} are compared", advice="Give fewer texts.")
     read = [_read(subject, word, number, text) for number, text in enumerate(texts, start=1)]
     spots = [(row, spot) for row, one in enumerate(read) for spot in one.spots]
     if len(spots) < 2:
-        raise GenerationError(
-            f"{word!r} occurs {len(spots)} time{'' if len(spots) == 1 else 's'}: there is nothing to compare it with",
+        raise NothingToShowError(
+            Words(
+                f"{word!r} occurs {len(spots)} time{'' if len(spots) == 1 else 's'}: "
+                "there is nothing to compare it with",
+                f"“{word}”只出现 {len(spots)} 次：没有可以比较的",
+            ),
             advice="Give at least two texts with the word, or one that has it twice.",
         )
     shown = spots[:MOST_OCCURRENCES]
@@ -216,8 +220,11 @@ def _read(subject: Subject, word: str, number: int, text: str) -> _Read:
     ids: list[int] = ids_T.tolist()
     spots = occurrences(tokenizer, ids, word)
     if not spots:
-        raise GenerationError(
-            f"text {number} does not have the word {word!r}: {_short(text)!r}",
+        raise NothingToShowError(
+            Words(
+                f"text {number} does not have the word {word!r}: {_short(text)!r}",
+                f"第 {number} 段文本里没有“{word}”：{_short(text)!r}",
+            ),
             advice="Give texts in which the word stands as it is written here.",
         )
     own = {place for spot in spots for place in range(spot.first, spot.last + 1)}

@@ -32,7 +32,7 @@ def charts(view: VectorsView, language: Language) -> list[Chart]:
         if np.isfinite(mean):
             rows.append({"layer": tick, "which": _OTHERS.of(language), "mean": mean, "low": low, "high": high})
     by_layer = line_chart(
-        Words(f"“{word}”: how alike its vectors are, layer by layer", f"“{word}”：各层里它的向量有多相似").of(language),
+        Words(f'"{word}": how alike its vectors are, layer by layer', f"“{word}”：各层里它的向量有多相似").of(language),
         rows,
         x="layer",
         y="mean",
@@ -49,7 +49,7 @@ def charts(view: VectorsView, language: Language) -> list[Chart]:
     )
     note = about(view, language)
     grid = matrix_grid(
-        Words(f"“{word}”: cosines between its occurrences, at each place", f"“{word}”：各处出现之间的余弦，逐层").of(
+        Words(f'"{word}": cosines between its occurrences, at each place', f"“{word}”：各处出现之间的余弦，逐层").of(
             language
         ),
         view.cosines_LNN[None],
@@ -62,7 +62,7 @@ def charts(view: VectorsView, language: Language) -> list[Chart]:
         language=language,
     )
     last = matrix_chart(
-        Words(f"“{word}”: cosines at the end of the model", f"“{word}”：模型末端的余弦").of(language),
+        Words(f'"{word}": cosines at the end of the model', f"“{word}”：模型末端的余弦").of(language),
         view.cosines_LNN[-1],
         row_labels=labels,
         column_labels=labels,
@@ -77,13 +77,13 @@ def charts(view: VectorsView, language: Language) -> list[Chart]:
         for (x, y), label, row in zip(view.plane_N2.tolist(), labels, view.text_N.tolist(), strict=True)
     ]
     plane = scatter_chart(
-        Words(f"“{word}”: its final vectors in a plane (PCA)", f"“{word}”：末端向量的平面图（PCA）").of(language),
+        Words(f'"{word}": its final vectors in a plane (PCA)', f"“{word}”：末端向量的平面图（PCA）").of(language),
         points,
         x="first",
         y="second",
         label="label",
         x_title=Words(f"first direction, {first:.0%} of the variance", f"第一方向，占方差 {first:.0%}").of(language),
-        y_title=Words(f"second direction, {second:.0%}", f"第二方向，占 {second:.0%}").of(language),
+        y_title=Words(f"second direction, {second:.0%} of the variance", f"第二方向，占方差 {second:.0%}").of(language),
     )
     return [by_layer, grid, last, plane]
 
@@ -101,7 +101,7 @@ def tables(view: VectorsView, language: Language) -> list[TextTable]:
         rows.append([place_label(place, language), *map(shown, numbers)])
     by_layer = TextTable(
         Words(
-            f"“{view.word}” in {len(view.labels_N)} places: cosines of its vectors",
+            f'"{view.word}" in {len(view.labels_N)} places: cosines of its vectors',
             f"“{view.word}”的 {len(view.labels_N)} 处：向量之间的余弦",
         ).of(language),
         names,

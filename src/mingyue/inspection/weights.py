@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mingyue.errors import GenerationError
 from mingyue.inspection.capture import capture
 from mingyue.inspection.parts import AttentionPart, Part
 from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.words import NothingToShowError, Words
 
 MOST_CELLS_KEPT = 1 << 24
 """Weights of one part, all layers and heads together; of more, blocks of tokens are kept instead of tokens."""
@@ -85,13 +85,17 @@ def _pieces(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tup
 
 
 def check_size(part: AttentionPart, reading: Reading) -> None:
-    """Raises `GenerationError` for a text so long that one layer makes more than `MOST_CELLS_OF_A_LAYER` weights."""
+    """Raises `NothingToShowError` for a text of which one layer makes more than `MOST_CELLS_OF_A_LAYER` weights."""
     n_queries, n_keys = map(len, _pieces(part, reading))
     cells = part.n_heads * n_queries * n_keys
     if cells > MOST_CELLS_OF_A_LAYER:
-        raise GenerationError(
-            f"one layer of attention makes {part.n_heads} × {n_queries:,} × {n_keys:,} = {cells:,} weights for this "
-            f"text, more than the {MOST_CELLS_OF_A_LAYER:,} that are looked at",
+        raise NothingToShowError(
+            Words(
+                f"one layer of attention makes {part.n_heads} × {n_queries:,} × {n_keys:,} = {cells:,} weights for "
+                f"this text, more than the {MOST_CELLS_OF_A_LAYER:,} that are looked at",
+                f"这段文本的一层注意力有 {part.n_heads} × {n_queries:,} × {n_keys:,} = {cells:,} 个权重，"
+                f"超过所看的上限 {MOST_CELLS_OF_A_LAYER:,} 个",
+            ),
             advice=f"Give a text of at most {math.isqrt(MOST_CELLS_OF_A_LAYER // part.n_heads):,} tokens.",
         )
 

@@ -10,7 +10,7 @@ from mingyue.inspection.charts.matrices import MatrixChart, matrix_chart
 from mingyue.inspection.charts.page import Section, page_of_charts, write_page
 from mingyue.inspection.charts.plots import BarChart, LineChart, ScatterChart, bar_chart, line_chart, scatter_chart
 from mingyue.inspection.charts.texts import TextChart, WordGrid, text_chart, word_grid
-from mingyue.inspection.charts.write import write_charts, write_json
+from mingyue.inspection.charts.write import check_place, write_charts, write_json
 
 __all__ = [
     "BarChart",
@@ -24,6 +24,7 @@ __all__ = [
     "TextMark",
     "WordGrid",
     "bar_chart",
+    "check_place",
     "line_chart",
     "matrix_chart",
     "matrix_grid",

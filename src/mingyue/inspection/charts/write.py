@@ -32,7 +32,7 @@ def write_charts(
     another suffix and for a place that cannot be written, `MissingExtraError` without `plot` where needed.
     """
     path = Path(path)
-    suffix = check_suffix(path)
+    suffix = check_place(path)
     notes = list[str]()
     if suffix == ".html":
         write_whole(path, page_of_charts(charts, title=title, tables=tables, language=language).encode("utf-8"))
@@ -54,16 +54,33 @@ def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
     write_whole(Path(path), (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8"))
 
 
-def check_suffix(path: Path | str) -> str:
-    """The suffix of a file to be written, in small letters. Raises `SettingsError` for one that is not known."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
+def check_place(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> str:
+    """The suffix of a file to be written, in small letters; for use before any work is done.
+
+    Raises `SettingsError` for a suffix that is not among these, for a folder, and for a folder that is not there.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in suffixes:
+        uses = {".html": "for a page", ".png": "or .svg for pictures", ".json": "for the numbers"}
+        known = ", ".join(f"{one} {use}" for one, use in uses.items() if one in suffixes)
         raise SettingsError(
-            f"{Path(path).name}: a file name that ends in {suffix or 'nothing'!r} does not say what to write; "
-            f"known are {', '.join(SUFFIXES)}",
-            advice="Use .html for a page, .png or .svg for pictures, .json for the numbers.",
+            f"{path.name}: a file name that ends in {suffix or 'nothing'!r} does not say what to write; "
+            f"known here: {', '.join(suffixes)}",
+            advice=f"Use {known}.",
         )
+    if path.is_dir():
+        raise SettingsError(f"{path} could not be written: it is a folder", advice="Name a file.")
+    check_folder(path)
     return suffix
+
+
+def check_folder(path: Path) -> None:
+    """Raise `SettingsError` for a file in a folder that is not there."""
+    if not path.parent.is_dir():
+        raise SettingsError(
+            f"{path} could not be written: there is no folder {path.parent}", advice="Make the folder first."
+        )
 
 
 def table_dict(table: TextTable) -> dict[str, Any]:
@@ -77,9 +94,9 @@ def table_dict(table: TextTable) -> dict[str, Any]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that the user named, whole. Raises `SettingsError` if the disk refuses."""
+    """Write a file that the user named, whole. Raises `SettingsError` without its folder, and if the disk refuses."""
+    check_folder(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes_atomically(path, content)
     except OSError as error:
         message, advice = explain_os_error("the file", path, error)
