@@ -98,6 +98,7 @@ def test_a_text_of_one_token_has_words_and_no_course(lively):
     view = lens_view(lively(), lively().read("a"))
     assert len(view.charts("en")) == 1
     assert view.tables("en")[0].rows[0][1] == "–"
+    assert "means" not in view.tables("en")[0].note
     json.dumps(view.to_dict(), allow_nan=False)
 
 

@@ -168,6 +168,8 @@ class LensView(View):
 
     def _about_means(self, language: Language) -> str:
         how, known = self._read_out(), int((self.truth_T >= 0).sum())
+        if not known:
+            return Words(f"Rows: {how.en}", f"行：{how.zh}").of(language)
         places = "place" if known == 1 else "places"
         return Words(
             f"Rows: {how.en} Rank and log P: means over the {known:,} {places} where it is known what came.",
