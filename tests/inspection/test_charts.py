@@ -98,6 +98,16 @@ def test_a_line_chart_has_a_band_its_lines_and_a_dashed_rule():
     assert not [layer for layer in spec["layer"][:3] if "data" in layer], "data of a layer would hide the rows"
 
 
+def test_a_line_that_lies_on_another_is_dashed_and_named_in_one_legend():
+    lines = next(layer for layer in line(dashed=["p = 1"]).spec()["layer"] if layer["mark"]["type"] == "line")
+    dash, colour = lines["encoding"]["strokeDash"], lines["encoding"]["color"]
+    assert dash["scale"] == {"domain": ["p = 0.5", "p = 1"], "range": [[1, 0], [5, 4]]}
+    assert (dash["field"], dash["legend"]) == (colour["field"], colour["legend"])
+    assert "strokeDash" not in json.dumps(line(rules=()).spec()["layer"])
+    # Shared between charts below one another, the dashes would get a legend of their own above them all.
+    assert drawing.stacked([line(), line(dashed=["p = 1"])])["resolve"]["scale"]["strokeDash"] == "independent"
+
+
 def test_lines_without_intervals_have_no_band():
     assert "area" not in marks_of(line(low=None, high=None).spec())
 

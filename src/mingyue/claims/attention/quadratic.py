@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from mingyue.claims.attention.figures import interval, named
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Table, Trial
 from mingyue.claims.timing import alternating
 from mingyue.claims.training import tiny
 from mingyue.inspection import Language, Words
@@ -207,8 +207,8 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     """Times; bytes measured and predicted."""
     zh = language == "zh"
     note = Words(
-        "Beyond the measured lengths: predicted. Fused and window keep the same, their lines lie on one another.",
-        "超过测量长度的是预测。融合核与窗口保留的一样多，两条线重合。",
+        "Beyond the measured lengths: predicted. Fused and window keep the same: the dashed line lies on the other.",
+        "超过测量长度的是预测。融合核与窗口保留的一样多，虚线与另一条重合。",
     )
     times = [
         {**row, **{end: 1000 * row[end] for end in ("value", "low", "high")}} for row in measurement.tables["times"]
@@ -227,7 +227,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y_title="毫秒" if zh else "milliseconds",
             log_x=True,
             log_y=True,
-            note="线：中位数；带：最小到最大。" if zh else "Lines: medians; bands: least to largest.",
+            note=_where_timed(times).of(language),
         ),
         line_chart(
             "为反向传播保留的字节" if zh else "Bytes kept for the backward pass",
@@ -239,9 +239,25 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y_title="MiB",
             log_x=True,
             log_y=True,
+            dashed=[_PATHS["window"].of(language)],
             note=note.of(language),
         ),
     ]
+
+
+def _where_timed(times: Table) -> Words:
+    """What the lines of times are, and that they do not all go over the same lengths."""
+    at = {path: [row["tokens"] for row in times if row["path"] == path] for path in _PATHS}
+    short, long = at["explicit"], at["fused"]
+    both = [f"{n:,}" for n in short if n in long]
+    return Words(
+        f"Lines: medians; bands: least to largest. Written out is timed from {short[0]:,} to {short[-1]:,} tokens "
+        f"(beyond, memory would be measured and not arithmetic), the others from {long[0]:,} to {long[-1]:,} (where "
+        f"the fixed cost of a call no longer counts): compare slopes, and heights only at {' and '.join(both)}.",
+        f"线：中位数；带：最小到最大。逐步写出在 {short[0]:,} 到 {short[-1]:,} 个 token 上计时（更长时测到的是内存，"
+        f"不是运算），另两种在 {long[0]:,} 到 {long[-1]:,} 个上（那里每次调用的固定开销已不要紧）：可比的是斜率，"
+        f"高低只能在 {' 和 '.join(both)} 处比较。",
+    )
 
 
 CLAIM = Claim(

@@ -24,6 +24,10 @@ CENTRE = 0.05
 """Most that the mean may be away from 0, in standard deviations."""
 _KINDS = {"normal": Words("normal", "正态分布"), "signs": Words("±1", "±1")}
 _QUERIES, _KEYS = 64, 64
+_NOTE = Words(
+    "Bands: 95 % intervals over seeds. Dashed: components of ±1; their lines lie on those of normal ones.",
+    "色带为各随机种子的 95 % 区间。虚线：分量为 ±1，与正态分布的线重合。",
+)
 
 
 def measure(trial: Trial) -> Measurement:
@@ -129,7 +133,8 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y_title="方差" if zh else "variance",
             log_x=True,
             log_y=True,
-            note="色带为各随机种子的 95 % 区间。" if zh else "Bands: 95 % intervals over seeds.",
+            dashed=[row["series"] for row in rows if row["kind"] == "signs"],
+            note=_NOTE.of(language),
         )
     ]
 

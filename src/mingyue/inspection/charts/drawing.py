@@ -29,7 +29,7 @@ def stacked(charts: Sequence[Chart], tables: Sequence[TextTable] = ()) -> dict[s
     return {
         "vconcat": parts,
         "spacing": 36,
-        "resolve": {"scale": {"color": "independent", "fill": "independent", "x": "independent", "y": "independent"}},
+        "resolve": {"scale": dict.fromkeys(("color", "fill", "strokeDash", "x", "y"), "independent")},
         "config": CONFIG,
         "padding": 12,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,7 @@ class LineChart(Plot):
     high: str | None = None
     log_x: bool = False
     rules: Sequence[Rule] = field(default=())
+    dashed: Collection[str] = ()
 
     def spec(self) -> dict[str, Any]:
         """The spec of the picture."""
@@ -96,16 +97,18 @@ def line_chart(
     log_x: bool = False,
     log_y: bool = False,
     rules: Sequence[Rule] = (),
+    dashed: Collection[str] = (),
     note: str = "",
 ) -> LineChart:
     """Lines of y over x, one for each value of `series`; `low` and `high` are columns whose values end a band.
 
-    `rules` are dashed horizontal lines. Raises `ValueError` for a column that a row does not have.
+    `rules` are dashed horizontal lines; `dashed` names the series whose lines are dashed, because they lie on others,
+    and they come after these in `rows`. Raises `ValueError` for a column that a row does not have.
     """
     _check(rows, x, y, series, low, high)
     return LineChart(
         title=title, rows=rows, x=x, y=y, series=series, low=low, high=high, x_title=x_title, y_title=y_title,
-        log_x=log_x, log_y=log_y, rules=tuple(rules), note=note,
+        log_x=log_x, log_y=log_y, rules=tuple(rules), dashed=frozenset(dashed), note=note,
     )  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def line(chart: LineChart) -> dict[str, Any]:
         ends = {"y": _y(alt, chart, "lo"), "y2": alt.Y2("hi")}
         layers.append(alt.Chart().mark_area(opacity=0.18).encode(x=x, **ends, **_colour(alt, chart)))
     shared = {"x": x, "y": _y(alt, chart), **_colour(alt, chart)}
-    layers.append(alt.Chart().mark_line(strokeWidth=2, clip=False).encode(**shared))
+    layers.append(alt.Chart().mark_line(strokeWidth=2, clip=False).encode(**shared, **_dashes(alt, chart)))
     if len(chart.rows) <= 60 * max(1, len(_series(chart))):
         layers.append(alt.Chart().mark_circle(size=34, opacity=1).encode(**shared, tooltip=_tooltip(alt, chart)))
     else:
@@ -285,12 +285,24 @@ def _colour(alt: Any, chart: Plot, *, single: bool = False) -> dict[str, Any]:  
             else alt.Scale(domain=names, scheme="tableau20")  # fmt: skip
     else:
         scale = alt.Scale(domain=names, range=list(colours.SERIES[: len(names)]))
+    return {"color": alt.Color("s:N", scale=scale, sort=None, legend=_legend(alt, names, single=single))}
+
+
+def _dashes(alt: Any, chart: LineChart) -> dict[str, Any]:  # noqa: ANN401
+    names = _series(chart)
+    if not chart.dashed or not names:
+        return {}
+    # The legend is that of the colours, word for word: only then is one drawn for both.
+    scale = alt.Scale(domain=names, range=[[5, 4] if name in chart.dashed else [1, 0] for name in names])
+    return {"strokeDash": alt.StrokeDash("s:N", scale=scale, sort=None, legend=_legend(alt, names))}
+
+
+def _legend(alt: Any, names: Sequence[str], *, single: bool = False) -> Any:  # noqa: ANN401
     columns = max(1, min(len(names), int(80 / (max(map(width_of, names)) + 5))))
     symbol = "square" if single else "stroke"
-    shown = alt.Legend(
+    return alt.Legend(
         title=None, orient="top", columns=columns, symbolType=symbol, symbolStrokeWidth=3, symbolOpacity=1
     )
-    return {"color": alt.Color("s:N", scale=scale, sort=None, legend=shown)}
 
 
 def _tooltip(alt: Any, chart: Plot, label: str | None = None) -> list[Any]:  # noqa: ANN401
