@@ -114,12 +114,12 @@ def _judge(numbers: Numbers) -> Finding:
     share = saved / numbers["parameters_untied"].value
     en = (
         f"{saved:,} parameters saved, {share:.0%} of the model (V·d = {vocab_size:,} × {d_model} = "
-        f"{vocab_size * d_model:,}). Held-out loss {tied:.3f} tied, {untied:.3f} with an output layer of its own: "
+        f"{vocab_size * d_model:,}). Held-out loss {tied:.3f} with one matrix, {untied:.3f} with two: "
         f"{worse.value:+.3f} ({worse.low:+.3f} to {worse.high:+.3f}) nats a token."
     )
     zh = (
         f"省下 {saved:,} 个参数，占模型的 {share:.0%}（V·d = {vocab_size:,} × {d_model} = {vocab_size * d_model:,}）。"
-        f"留出损失：共享 {tied:.3f}，独立输出层 {untied:.3f}，相差 {worse.value:+.3f}"
+        f"留出损失：一个矩阵 {tied:.3f}，两个矩阵 {untied:.3f}，相差 {worse.value:+.3f}"
         f"（{worse.low:+.3f} 到 {worse.high:+.3f}）nat/token。"
     )
     if saved != vocab_size * d_model or error > ROUNDING:
@@ -141,7 +141,7 @@ def _judge(numbers: Numbers) -> Finding:
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     from mingyue.inspection.charts import bar_chart, line_chart
 
-    names = {"tied": Words("shared", "共享"), "untied": Words("two matrices", "两个矩阵")}
+    names = {"tied": Words("one matrix", "一个矩阵"), "untied": Words("two matrices", "两个矩阵")}
     numbers = measurement.numbers
     return [
         line_chart(

@@ -177,9 +177,8 @@ CLAIM = Claim(
     name="chain-rule",
     group="likelihood",
     claim=Words(
-        "A causal model gives each text a probability: the product, over its tokens, of the probability of each token"
-        "given "
-        "those before it.",
+        "A causal model gives each text a probability: the product, over its tokens, of the probability of each token "
+        "given those before it.",
         "因果模型给每个文本一个概率：各 token 在其前文下的条件概率之积。",
     ),
     prediction=Words(
