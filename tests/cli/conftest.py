@@ -12,6 +12,13 @@ import pytest
 from mingyue.config import RunSettings
 
 
+@pytest.fixture(autouse=True)
+def english(monkeypatch):
+    """What is said in both languages is said in English, whatever this machine speaks."""
+    monkeypatch.delenv("LC_ALL", raising=False)
+    monkeypatch.setenv("LC_MESSAGES", "C")
+
+
 @pytest.fixture
 def api(monkeypatch):
     """An empty module in the place of `mingyue.api`; a test puts functions into it."""

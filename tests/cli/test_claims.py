@@ -52,6 +52,42 @@ def test_several_have_a_line_each_and_one_that_failed_makes_the_exit_code_1(run,
     assert "variance: 成立" in out and "logs: 未能检验" in out and "共检验 2 条论断" in out
 
 
+@pytest.mark.parametrize(("locale", "chinese"), [("zh_CN.UTF-8", True), ("en_GB.UTF-8", False)])
+def test_the_language_is_that_of_the_system_unless_given(run, here, monkeypatch, locale, chinese):
+    for name in ("LC_ALL", "LC_MESSAGES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LANG", locale)
+    for command in (("list",), ("run", "variance")):
+        assert ("方差" in run("claims", *command)[1]) is chinese
+        assert "方差" in run("claims", *command, "--language", "zh")[1]
+        assert "方差" not in run("claims", *command, "--language", "en")[1]
+
+
+def test_the_small_form_says_that_it_does_not_decide(run, here):
+    out = run("claims", "run", "variance", "--small", "--language", "en")[1]
+    assert "variance: holds (small, " in out and "can be another than without --small" in out
+    assert "不加 --small" in run("claims", "run", "variance", "--small", "--language", "zh")[1]
+
+
+@pytest.mark.parametrize("option", ["--report", "--out"])
+def test_a_run_that_is_stopped_says_what_is_kept_and_how_to_see_it(run, monkeypatch, tmp_path, option):
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+
+    def stopped(names, trial, out=None, workers=2, progress=None):
+        progress(State(2, 36, ("far",), Result("logs", "report", 0, 1.0, "", error="it broke")))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "run_claims", stopped)
+    folder = tmp_path / "a b"
+    code, _, err = run("claims", "run", "all", option, str(folder), "--language", "en")
+    assert code == 130
+    told = " ".join(err.split())
+    assert "Finished before the stop: 2" in told and f"mingyue claims report '{folder}'" in told
+    _, _, err = run("claims", "run", "all", "--language", "en")
+    assert "Finished" not in err, "nothing is kept without a folder"
+
+
 def test_groups_and_all_stand_for_their_claims(run, here):
     run("claims", "run", "scaling", "--small")
     assert here[0][:2] == (["variance", "saturation", "additive"], Trial("small", 0))

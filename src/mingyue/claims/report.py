@@ -11,6 +11,7 @@ from mingyue.claims.registry import GROUPS, NAMES, find, group_of
 from mingyue.claims.result import Result
 from mingyue.claims.told import (
     GROUP_TITLES,
+    caution,
     command_of,
     correction_of,
     counts,
@@ -44,11 +45,15 @@ _PARTS = {
     "verdict": Words("Verdict", "结论"),
     "correction": Words("Correction", "修正"),
     "again": Words("Run it again", "重新运行"),
-    "group": Words("group", "组"),
-    "name": Words("claim", "论断"),
-    "reason": Words("why", "理由"),
-    "seconds": Words("seconds", "秒"),
 }
+_COLUMNS = (
+    Words("group", "组"),
+    Words("claim", "论断"),
+    Words("verdict", "结论"),
+    Words("why", "理由"),
+    Words("seconds", "秒"),
+)
+"""Of the table of verdicts."""
 
 
 def check_drawing() -> None:
@@ -97,12 +102,18 @@ def write_report(folder: Path, results: Sequence[Result]) -> list[str]:
             title=_TITLE,
             sections=[_summary(told), *(one.section() for one in told)],
             languages=_LANGUAGES,
-            intro={language: f"{counts(results).of(language)} {_INTRO.of(language)}" for language in _LANGUAGES},
+            intro={language: " ".join(_before_all(results, language)) for language in _LANGUAGES},
         )
     except OSError as error:
         message, advice = explain_os_error("the report", folder, error)
         raise CheckpointError(message, advice=advice) from None
     return list(dict.fromkeys(notes))
+
+
+def _before_all(results: Sequence[Result], language: Language) -> list[str]:
+    """What stands before all claims: how many hold, how they were tested, and which form does not decide."""
+    said = [counts(results), caution(results), _INTRO]
+    return [words.of(language) for words in said if words is not None]
 
 
 class _Told:
@@ -190,7 +201,7 @@ def _summary(told: Sequence[_Told]) -> Section:
 
 
 def _verdicts(told: Sequence[_Told], language: Language) -> TextTable:
-    columns = [_PARTS[part].of(language) for part in ("group", "name", "verdict", "reason", "seconds")]
+    columns = [words.of(language) for words in _COLUMNS]
     rows = [
         (
             GROUP_TITLES[group_of(one.result.name)].of(language),
@@ -205,8 +216,9 @@ def _verdicts(told: Sequence[_Told], language: Language) -> TextTable:
 
 
 def _markdown(told: Sequence[_Told], language: Language) -> str:
-    results = [one.result for one in told]
-    lines = [f"# {_TITLE.of(language)}", "", counts(results).of(language), "", _INTRO.of(language), ""]
+    lines = [f"# {_TITLE.of(language)}", ""]
+    for paragraph in _before_all([one.result for one in told], language):
+        lines += [paragraph, ""]
     lines += [*_markdown_table(_verdicts(told, language)), ""]
     for group in GROUPS:
         members = [one for one in told if group_of(one.result.name) == group]

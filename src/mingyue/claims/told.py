@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from mingyue.claims.claim import Claim, Measurement, Number, Size
 from mingyue.claims.result import Result
@@ -49,6 +51,36 @@ def correction_of(claim: Claim, result: Result) -> Words | None:
 def size_of(result: Result) -> Words:
     """The size of the trial."""
     return _SIZES[result.size]
+
+
+def caution(results: Sequence[Result]) -> Words | None:
+    """What must be said of results some of which are of the small form; None where none is."""
+    small = sum(result.size == "small" for result in results)
+    if not small:
+        return None
+    english = "" if small == len(results) else f"{small} of {len(results)} are of the small form. "
+    chinese = "" if small == len(results) else f"其中 {small} 条用的是小型。"
+    return Words(
+        f"{english}The small form is too short for some effects: a verdict can be another than without --small.",
+        f"{chinese}小型对有些效应来说太短：结论可能与不加 --small 时不同。",
+    )
+
+
+def left_behind(finished: int, folder: Path) -> Words:
+    """What a run that was stopped has left in its folder, and how to make the page of it."""
+    command = f"`mingyue claims report {shlex.quote(str(folder))}`"
+    return Words(
+        f"Finished before the stop: {finished}, kept in {folder}. {command} makes the page of what is there.",
+        f"停下之前已完成 {finished} 条，结果留在 {folder}。{command} 用已有的结果写出网页。",
+    )
+
+
+def how_to_test(count: int) -> Words:
+    """The line below a list of claims."""
+    return Words(
+        f"{count} claims. `mingyue claims run NAME` tests one; `mingyue claims run all --report DIR` all.",
+        f"共 {count} 条。`mingyue claims run NAME` 检验一条，`mingyue claims run all --report DIR` 检验全部。",
+    )
 
 
 def counts(results: Sequence[Result]) -> Words:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from mingyue.cli.main import FAULT, OK
-from mingyue.cli.screen import remark, show, stdout, table, write, write_json
+from mingyue.cli.screen import language_of_system, remark, show, stdout, table, write, write_json
 from mingyue.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ claims = App(name="claims", help_format="plaintext")
 
 _NAMES = "Names of claims or of groups, as `mingyue claims list` shows them; all = every claim."
 _FULL = "The full form: larger models and more seeds, minutes a claim."
-_SMALL = "The small form: seconds a claim; too small for some effects, and the verdict then says so."
+_SMALL = "The small form: seconds a claim; too short for some effects, so a verdict can be another than without it."
 _SEED = "Base of every seed: the same seed gives the same numbers, measured times apart."
 _OUT = "Folder for the results, one JSON file a claim."
 _REPORT = "Folder for a report: index.html, REPORT.md, REPORT.zh.md, figures, and the results in results."
 _WORKERS = "Claims tested at a time, each in a process of one thread."
-_LANGUAGE = "Language of what is printed."
+_LANGUAGE = "Language of what is printed; none = Chinese where the system's language is, else English."
 _FOLDER = "A folder that `mingyue claims run --report` or `--out` has written to."
 _STYLES = {"holds": "green", "holds with a correction": "yellow", "does not hold here": "red"}
 
@@ -36,24 +36,25 @@ _STYLES = {"holds": "green", "holds with a correction": "yellow", "does not hold
 def list_(
     *,
     json: Annotated[bool, Parameter(negative=(), help="Print JSON instead of a table.")] = False,
-    language: Annotated[Literal["en", "zh"], Parameter(help=_LANGUAGE)] = "en",
+    language: Annotated[Literal["en", "zh"] | None, Parameter(help=_LANGUAGE)] = None,
 ) -> None:
     """List the claims by group, each with what it says."""
     from mingyue.claims.registry import find, written
-    from mingyue.claims.told import GROUP_TITLES
+    from mingyue.claims.told import GROUP_TITLES, how_to_test
 
+    spoken = language or language_of_system()
     known = [find(name) for name in written()]
     if json:
-        write_json([{"name": one.name, "group": one.group, "claim": one.claim.of(language)} for one in known])
+        write_json([{"name": one.name, "group": one.group, "claim": one.claim.of(spoken)} for one in known])
         return
-    rows = table("group", "name", "claim")
+    rows = table(*(("组", "名称", "论断") if spoken == "zh" else ("group", "name", "claim")))
     before = ""
     for one in known:
-        group = GROUP_TITLES[one.group].of(language)
-        rows.add_row("" if group == before else group, one.name, one.claim.of(language))
+        group = GROUP_TITLES[one.group].of(spoken)
+        rows.add_row("" if group == before else group, one.name, one.claim.of(spoken))
         before = group
     show(rows)
-    write(f"\n{len(known)} claims. `mingyue claims run NAME` tests one; `mingyue claims run all --report DIR` all.\n")
+    write(f"\n{how_to_test(len(known)).of(spoken)}\n")
 
 
 @claims.command
@@ -65,7 +66,7 @@ def run(
     out: Annotated[Path | None, Parameter(help=_OUT)] = None,
     report: Annotated[Path | None, Parameter(help=_REPORT)] = None,
     workers: Annotated[int, Parameter(help=_WORKERS)] = 2,
-    language: Annotated[Literal["en", "zh"], Parameter(help=_LANGUAGE)] = "en",
+    language: Annotated[Literal["en", "zh"] | None, Parameter(help=_LANGUAGE)] = None,
 ) -> int:
     """Test claims: what was predicted, what was measured, and the verdict that follows from the numbers.
 
@@ -82,22 +83,31 @@ def run(
     from mingyue.claims.claim import Trial
     from mingyue.claims.report import PAGE, RESULTS, check_drawing, write_report
     from mingyue.claims.run import run_claims
-    from mingyue.claims.told import counts
+    from mingyue.claims.told import caution, counts, left_behind
 
+    spoken, kept = language or language_of_system(), report or out
     if report is not None:
         check_drawing()
         out = report / RESULTS
     trial = Trial("full" if full else "small" if small else "report", seed)
-    with _Screen(language, lines=len(wanted) > 1) as screen:
-        results = run_claims(wanted, trial, out, workers, screen.state)
-    if len(results) == 1:
-        _show_whole(results[0], language)
-    else:
-        write(f"\n{counts(results).of(language)}\n")
-    if report is not None:
-        for note in write_report(report, results):
-            remark(note)
-        write(f"{report / PAGE}\n")
+    screen = _Screen(spoken, lines=len(wanted) > 1)
+    try:
+        with screen:
+            results = run_claims(wanted, trial, out, workers, screen.state)
+        if len(results) == 1:
+            _show_whole(results[0], spoken)
+        else:
+            write(f"\n{counts(results).of(spoken)}\n")
+        if (words := caution(results)) is not None:
+            write(f"{words.of(spoken)}\n")
+        if report is not None:
+            for note in write_report(report, results):
+                remark(note)
+            write(f"{report / PAGE}\n")
+    except KeyboardInterrupt:
+        if kept is not None and screen.finished:
+            remark(left_behind(screen.finished, kept).of(spoken))
+        raise
     return FAULT if any(result.failed for result in results) else OK
 
 
@@ -130,6 +140,8 @@ class _Screen:
         self._language: Literal["en", "zh"] = language
         self._lines = lines
         self._live: Live
+        self.finished = 0
+        """Claims of which there is a result."""
 
     def __enter__(self) -> _Screen:
         from mingyue.cli.live import Live
@@ -143,6 +155,7 @@ class _Screen:
 
     def state(self, state: State) -> None:
         """Show how far it is."""
+        self.finished = state.done
         if state.finished is not None and self._lines:
             self._live.clear()
             _show_line(state.finished, self._language)
@@ -152,15 +165,12 @@ class _Screen:
 def _show_line(result: Result, language: Literal["en", "zh"]) -> None:
     from rich.text import Text
 
-    from mingyue.claims.told import reason_of, verdict_of
+    from mingyue.claims.told import reason_of, size_of, verdict_of
 
     style = "red" if result.finding is None else _STYLES[result.finding.verdict]
-    line = Text.assemble(
-        (result.name, "bold"),
-        ": ",
-        (verdict_of(result).of(language), style),
-        f" ({result.seconds:.0f} s). {reason_of(result).of(language)}",
-    )
+    size, reason = size_of(result).of(language), reason_of(result).of(language)
+    how = f"（规模：{size}，{result.seconds:.0f} 秒）。" if language == "zh" else f" ({size}, {result.seconds:.0f} s). "
+    line = Text.assemble((result.name, "bold"), ": ", (verdict_of(result).of(language), style), how, reason)
     stdout().print(line)
 
 
