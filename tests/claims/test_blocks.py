@@ -123,6 +123,7 @@ def test_each_number_has_words_and_the_figures_draw_in_both_languages(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "verdict"), [("residual", CORRECTED), ("facts", HOLDS), ("feedforward", HOLDS)])
 def test_the_report_form_of_what_is_trained_gives_the_same_verdict(name, verdict):
     assert CLAIMS[name].judge(CLAIMS[name].measure(Trial("report")).numbers).verdict == verdict

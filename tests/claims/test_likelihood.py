@@ -122,6 +122,7 @@ def test_counts_are_those_of_the_text():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_report_form_holds(name):
     found = claim(name).judge(claim(name).measure(Trial("report", 1)).numbers)

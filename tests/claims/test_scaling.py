@@ -143,6 +143,7 @@ def test_figures_are_drawn_in_both_languages(measured, claim):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_additive_holds_with_enough_steps():
     found = additive.CLAIM.judge(additive.CLAIM.measure(Trial("report")).numbers)
     assert found.verdict in ("holds", "holds with a correction")
