@@ -38,6 +38,12 @@ def test_cpu_in_fp32_with_the_threads_asked_for():
     assert runtime.describe() == "cpu, float32, 1 thread"
 
 
+@pytest.mark.parametrize("threads", [0, -3])
+def test_less_than_one_thread_is_refused(threads):
+    with pytest.raises(SettingsError, match=f"threads {threads}: a program needs at least 1"):
+        choose_runtime("cpu", threads=threads)
+
+
 def test_threads_default_to_the_cores_that_this_process_may_use():
     assert choose_runtime("cpu").threads == available_cores() == torch.get_num_threads()
     assert available_cores() >= 1

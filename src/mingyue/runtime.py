@@ -90,12 +90,14 @@ def available_cores() -> int:
 def choose_runtime(device: str | None = None, dtype: str | None = None, threads: int | None = None) -> Runtime:
     """Choose and apply device, number format and thread count.
 
-    `device` and `dtype` as in `RunSettings`. Raises `SettingsError` for a device that is not there; a number format
-    that the device does not serve falls back to fp32 and leaves a note. One of several processes takes the GPU of its
-    number, or its share of the cores.
+    `device` and `dtype` as in `RunSettings`. Raises `SettingsError` for a device that is not there, and for less than
+    one thread; a number format that the device does not serve falls back to fp32 and leaves a note. One of several
+    processes takes the GPU of its number, or its share of the cores.
     """
     import torch
 
+    if threads is not None and threads < 1:
+        raise SettingsError(f"threads {threads}: a program needs at least 1")
     notes: list[str] = []
     place = processes()
     chosen = _choose_device(device)

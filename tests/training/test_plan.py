@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -114,6 +115,27 @@ def test_minutes_end_on_time(machine, schedule):
     assert low * played.steps < played.fixed_at < high * played.steps
     never = schedule in ("paper", "constant")
     assert played.plan.decay_from == (played.steps if never else played.fixed_at)
+
+
+def test_the_last_evaluation_of_a_run_in_minutes_takes_a_fifth_of_its_steps_at_most():
+    """A minute on a large text must not end in several minutes of evaluation; steps and epochs read all."""
+    played = Machine(minutes=1, step=0.5)
+    played.play()
+    plan = replace(played.plan, total_steps=100, evaluate_tokens=500)
+    large = replace(SIZES, step_tokens=1000, heldout_tokens=1_000_000)
+    assert plan.final_tokens(large) == 60_000  # forward is a third of a step: a fifth of 100 steps of 1,000 tokens
+    assert plan.final_seconds(large, 1e-3) == 60.0
+    assert plan.final_tokens(replace(large, heldout_tokens=60_000)) is None
+    assert replace(plan, evaluate_tokens=70_000).final_tokens(large) == 70_000  # never less than those on the way
+    assert replace(plan, minutes=None).final_tokens(large) is None
+    assert replace(plan, evaluate_tokens=None).final_seconds(large, 1e-3) == 1000.0
+
+
+def test_a_resumed_run_in_minutes_without_time_for_a_step_is_refused_with_what_takes_the_time():
+    pace = Pace(first_guess=2.0, final_evaluation=40.0, ending=1.0)
+    with pytest.raises(TrainingError, match=r"before the next step: 25 s went into 7 steps, .* end of the run 41 s"):
+        make_plan(settings_of(minutes=1), SIZES, pace=pace, seconds=25.0, step=7)
+    assert make_plan(settings_of(minutes=2), SIZES, pace=pace, seconds=25.0, step=7).total_steps > 7
 
 
 def test_plan_does_not_move_once_fixed():

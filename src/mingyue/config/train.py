@@ -201,7 +201,8 @@ class RunSettings(Settings):
     evaluate_every: Positive | None = None
     """Steps between evaluations on the held-out text; none = about 20 over the run."""
     evaluate_tokens: Positive | None = None
-    """Held-out tokens used by evaluations during the run (the final one uses all); none = chosen for ≤ 5 % of time."""
+    """Held-out tokens used by evaluations during the run; none = chosen for ≤ 5 % of time. The final one uses all, with
+    a budget in minutes as many as take ≤ 20 % of the time."""
     checkpoint_every: Positive | None = None
     """Steps between checkpoints; none = about once a minute."""
     keep: Positive = 2

@@ -120,10 +120,16 @@ class _Loop:
         averaged: list[int] = []
         if judged:
             weights_step = take_best(run)
+            read = run.plan.final_tokens(run.batches.sizes)
             if evaluation is None or run.plan.evaluate_tokens is not None or weights_step != state.step:
-                evaluation = self._measure(None)
+                evaluation = self._measure(read)
             if run.settings.run.average_last > 1:
-                evaluation, averaged = take_average(run, evaluation, lambda: self._measure(None))
+                evaluation, averaged = take_average(run, evaluation, lambda: self._measure(read))
+            if read is not None:
+                self._observer.on_note(
+                    f"The final loss is that of {evaluation.tokens:,} of {run.batches.sizes.heldout_tokens:,} held-out "
+                    "tokens, spread evenly: all of them would take more than a fifth of the time."
+                )
             self._observer.on_evaluate(
                 EvaluationReport(weights_step, self._clock.seconds(), evaluation, best=True, final=True)
             )
@@ -184,7 +190,10 @@ class _Loop:
         evaluation = self._measure(run.plan.evaluate_tokens)
         seconds = self._clock.seconds() - start
         if run.plan.evaluate_tokens is not None:
-            run.pace.final_evaluation = seconds / evaluation.tokens * run.batches.sizes.heldout_tokens
+            sizes = run.batches.sizes
+            # A first evaluation of few tokens says too much: nothing is warm. Forward is a third of a step, about.
+            a_token = min(seconds / evaluation.tokens, run.pace.step_seconds / sizes.step_tokens / 2)
+            run.pace.final_evaluation = run.plan.final_seconds(sizes, a_token)
         if run.caller.measure is not None or self._samples_now(after=1):
             run.bring_home()
         measures = self._ranks.share(self._measures)

@@ -47,7 +47,8 @@ class EvaluationReport:
     best: bool
     """It is the lowest so far."""
     final: bool = False
-    """The one on all held-out text, with the weights that the run hands over."""
+    """The last one, with the weights that the run hands over: on all held-out text, or (in a run of few minutes on much
+    text) on more of it than the others."""
     measures: Mapping[str, float] = field(default_factory=dict)
     """What else was measured, by name (BLEU of translations)."""
 
@@ -63,7 +64,7 @@ class TrainResult:
     weights_step: int
     """The step of the best single weights, by evaluation; when stopped, the last."""
     evaluation: Evaluation | None
-    """Of those weights, on all held-out text; when stopped, the latest evaluation; None without held-out text."""
+    """Of those weights, the final one; when stopped, the latest evaluation; None without held-out text."""
     plan: Plan
     """The plan as it was at the end."""
     tokens: int

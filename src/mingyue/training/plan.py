@@ -24,6 +24,7 @@ _MEASURED_SHARE = 0.1  # of the time of a run in minutes, before its length is f
 _MEASURED_STEPS = 8  # tell how fast a run is
 _LOG_LINES = 10  # between two evaluations
 _EVALUATION_SHARE = 0.05  # of the time of the steps between two evaluations
+_FINAL_SHARE = 0.2  # of the time of all steps, for the last evaluation of a run in minutes
 _FORWARD_SHARE = 1 / 3  # of a step: backward costs twice what forward does
 
 
@@ -67,6 +68,22 @@ class Plan:
     def logs_after(self, step: int) -> bool:
         """Whether a line of the log follows `step`, counted from 0."""
         return (step + 1) % self.log_every == 0 or self.evaluates_after(step)
+
+    def final_tokens(self, sizes: RunSizes) -> int | None:
+        """Held-out targets of the last evaluation; None = all.
+
+        In a run of so many minutes it takes a fifth of the time of the steps at most, as far as that can be counted: a
+        minute on a large text must not end in several minutes of evaluation.
+        """
+        if self.minutes is None or self.evaluate_tokens is None:
+            return None
+        fitting = int(_FINAL_SHARE / _FORWARD_SHARE * self.total_steps * sizes.step_tokens)
+        tokens = max(fitting, self.evaluate_tokens)
+        return None if tokens >= sizes.heldout_tokens else tokens
+
+    def final_seconds(self, sizes: RunSizes, a_token: float) -> float:
+        """How long the last evaluation takes, where a held-out token takes `a_token` seconds."""
+        return a_token * (self.final_tokens(sizes) or sizes.heldout_tokens)
 
     def follow(
         self, step: int, pace: Pace, seconds: float, *, cadence: Cadence | None = None, evaluated: bool = False
@@ -163,11 +180,13 @@ def make_plan(
         total = sizes.steps_of(budget.epochs)
     else:
         minutes = DEFAULT_MINUTES if budget.minutes is None else budget.minutes
-        total = step + pace.steps_in(60 * minutes - seconds, run.evaluate_every)
-        if total < 1:
+        left = pace.steps_in(60 * minutes - seconds, run.evaluate_every)
+        total = step + left
+        if left < 1:
+            before, into = ("next", f"{step:,} steps") if step else ("first", "the start")
             raise TrainingError(
-                f"{minutes:g} minutes are over before the first step: {seconds:.0f} s went into the start, "
-                f"and a step takes {pace.step_seconds:.2f} s",
+                f"{minutes:g} minutes are over before the {before} step: {seconds:.0f} s went into {into}, "
+                f"a step takes {pace.step_seconds:.2f} s, the end of the run {pace.reserve:.0f} s",
                 advice="Give more --minutes, or a smaller model, batch or text.",
             )
     kind = schedule.schedule

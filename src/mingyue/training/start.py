@@ -302,4 +302,4 @@ def _guess_evaluations(pace: Pace, plan: Plan, batches: BatchSource) -> None:
     if not pace.evaluation:
         whole = plan.evaluate_tokens is None
         pace.evaluation = a_token * (sizes.heldout_tokens if whole else plan.evaluate_tokens or 0)
-        pace.final_evaluation = 0.0 if whole else a_token * sizes.heldout_tokens
+        pace.final_evaluation = 0.0 if whole else plan.final_seconds(sizes, a_token)
