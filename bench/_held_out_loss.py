@@ -54,9 +54,8 @@ def measure_run(text: Text, folder: Path, windows: int) -> dict[str, Any]:
     model = bundle.model.eval()
     known = set(text.train)
     ids = np.asarray(bundle.tokenizer.encode(text.held_out))
-    lengths = np.array(
-        [1 if character in known else len(bundle.tokenizer.encode(character)) for character in text.held_out]
-    )
+    tokens_of = {character: len(bundle.tokenizer.encode(character)) for character in set(text.held_out)}
+    lengths = np.array([tokens_of[character] for character in text.held_out])  # rare ones are spelled in bytes
     if lengths.sum() != len(ids):
         sys.exit(
             f"{len(ids)} tokens are not those of {len(text.held_out)} characters: only --tokenizer char is measured"
