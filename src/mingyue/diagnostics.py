@@ -18,6 +18,7 @@ from mingyue.runtime import available_cores
 EXTRAS = {
     "data": ("pyarrow", "fsspec", "huggingface_hub", "opencc"),
     "hf": ("transformers",),
+    "plot": ("altair", "vl_convert", "PIL"),
     "track": ("tensorboard",),
     "translate": ("sacrebleu",),
 }

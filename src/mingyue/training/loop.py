@@ -190,10 +190,7 @@ class _Loop:
         evaluation = self._measure(run.plan.evaluate_tokens)
         seconds = self._clock.seconds() - start
         if run.plan.evaluate_tokens is not None:
-            sizes = run.batches.sizes
-            # A first evaluation of few tokens says too much: nothing is warm. Forward is a third of a step, about.
-            a_token = min(seconds / evaluation.tokens, run.pace.step_seconds / sizes.step_tokens / 2)
-            run.pace.final_evaluation = run.plan.final_seconds(sizes, a_token)
+            run.pace.final_evaluation = run.plan.final_seconds(run.batches.sizes, seconds / evaluation.tokens)
         if run.caller.measure is not None or self._samples_now(after=1):
             run.bring_home()
         measures = self._ranks.share(self._measures)
