@@ -4,9 +4,9 @@
 import sys
 from pathlib import Path
 
+from mingyue.charts import write_charts
 from mingyue.claims.registry import find
 from mingyue.claims.report import load_results
-from mingyue.inspection.charts import write_charts
 
 FIGURES = {
     "saturation": (0,),

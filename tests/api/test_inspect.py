@@ -149,7 +149,7 @@ def test_what_is_no_text_and_no_model_is_said_at_once(run: RunResult) -> None:
 
 def test_whoever_does_not_look_inside_does_not_wait_for_the_views() -> None:
     code = (
-        "import sys, mingyue.api; rooms = ('mingyue.inspection.charts', 'mingyue.inspection.lens'); "
+        "import sys, mingyue.api; rooms = ('mingyue.charts', 'mingyue.inspection.lens'); "
         "print([name for name in sys.modules if name.startswith(rooms)])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")

@@ -18,7 +18,7 @@ from mingyue.claims.result import Result
 from mingyue.claims.run import run_claim, run_claims
 from mingyue.claims.told import command_of, counts, number_text
 from mingyue.errors import DataError, SettingsError
-from mingyue.inspection import Words
+from mingyue.words import Words
 
 
 def result(name="variance", verdict="holds", **changes):

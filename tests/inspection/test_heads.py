@@ -21,9 +21,9 @@ from mingyue.inspection.interventions import edited_logits, switch_off
 from mingyue.inspection.labels import PartHeads
 from mingyue.inspection.parts import attention_part, attention_parts
 from mingyue.inspection.patterns import Probe, Scores, masks, random_probe, score_patterns
-from mingyue.inspection.words import Words
 from mingyue.nn import Taps
 from mingyue.text import train_char
+from mingyue.words import Words
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from torch import Tensor
 from mingyue.api.model import Model, load
 from mingyue.api.translator import Translator, load_translator, translates
 from mingyue.errors import GenerationError, SettingsError
-from mingyue.inspection import Captured, Language, Reading, Subject, TextTable, Words, capture
+from mingyue.inspection import Captured, Reading, Subject, capture
 from mingyue.inspection.capture import checked
 from mingyue.inspection.parts import check_places
-from mingyue.inspection.words import check_language
 from mingyue.nn import Taps
+from mingyue.words import Language, TextTable, Words, check_language
 
 if TYPE_CHECKING:  # views are imported where they are made: whoever trains or writes does not wait for them
     from mingyue.generation import Translation
@@ -225,7 +225,7 @@ class Inspection:
         which sections have nothing to show, and why. Raises `SettingsError` for a name that does not end in .html, a
         folder that is not there, and a language that is neither.
         """
-        from mingyue.inspection.charts import check_place, write_page
+        from mingyue.charts import check_place, write_page
         from mingyue.inspection.report import LANGUAGES, TITLE, report
 
         check_place(path, (".html",))
@@ -243,7 +243,7 @@ class Inspection:
 
         Of `View.save` it differs in that a page has the remarks of this inspection on it.
         """
-        from mingyue.inspection.charts import write_charts
+        from mingyue.charts import write_charts
         from mingyue.inspection.film import FilmView
 
         if Path(path).suffix.lower() != ".html" or not self.remarks or isinstance(view, FilmView):

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from mingyue.inspection import Language, Words
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 Size = Literal["small", "report", "full"]
 """small: a test of seconds; report: what `claims run` does; full: minutes, for those who have them."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from mingyue.charts import Chart, Section, write_charts, write_page
 from mingyue.claims.claim import Claim
 from mingyue.claims.registry import GROUPS, NAMES, find, group_of
 from mingyue.claims.result import Result
@@ -22,8 +23,7 @@ from mingyue.claims.told import (
 )
 from mingyue.errors import CheckpointError, DataError, MissingExtraError
 from mingyue.files import explain_os_error, write_text_atomically
-from mingyue.inspection import Language, TextTable, Words
-from mingyue.inspection.charts import Chart, Section, write_charts, write_page
+from mingyue.words import Language, TextTable, Words
 
 PAGE, RESULTS, FIGURES = "index.html", "results", "figures"
 _LANGUAGES: tuple[Language, Language] = ("en", "zh")

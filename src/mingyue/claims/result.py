@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 from mingyue.claims.claim import Finding, Measurement, Number, Size, Verdict
 from mingyue.errors import DataError
 from mingyue.files import write_text_atomically
-from mingyue.inspection import Words
+from mingyue.words import Words
 
 _FORMAT = 1
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mingyue.claims.claim import Claim, Measurement, Number, Size
 from mingyue.claims.result import Result
-from mingyue.inspection import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 GROUP_TITLES = {
     "scaling": Words("Scaling by √d_k", "除以 √d_k"),

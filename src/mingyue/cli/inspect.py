@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mingyue.api import Inspection
-    from mingyue.inspection import Language, TextTable
     from mingyue.inspection.view import View
+    from mingyue.words import Language, TextTable
 
 Name = Literal["attention", "lens", "surprise", "trace", "heads", "vectors", "neighbours", "film", "report"]
 _MANY = 5_000

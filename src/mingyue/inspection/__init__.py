@@ -6,6 +6,5 @@ one forward pass and keeps named values. Each view computes named arrays from th
 
 from mingyue.inspection.capture import Captured, capture
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.inspection.words import Language, TextTable, Words
 
-__all__ = ["Captured", "Language", "Reading", "Subject", "TextTable", "Words", "capture"]
+__all__ = ["Captured", "Reading", "Subject", "capture"]

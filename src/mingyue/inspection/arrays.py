@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mingyue.inspection.words import Language, Words
+from mingyue.words import Language, Words
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

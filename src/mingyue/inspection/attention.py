@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mingyue.charts import Chart, matrix_chart, matrix_grid
 from mingyue.inspection.arrays import to_lists
-from mingyue.inspection.charts import Chart, matrix_chart, matrix_grid
 from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
 from mingyue.inspection.weights import PartWeights, check_size, part_weights
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 MOST_TOKENS_AS_NUMBERS = 16
 """Of longer texts a table of one head names the tokens most looked at, in place of all weights."""

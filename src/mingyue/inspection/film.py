@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from mingyue.charts import Chart, TextMark, line_chart
+from mingyue.charts.film import Film, Scene, SceneMaps
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import place_label, share, shown, to_lists
-from mingyue.inspection.charts import Chart, TextMark, line_chart
-from mingyue.inspection.charts.film import Film, Scene, SceneMaps
 from mingyue.inspection.frames import SIDE, Frame
 from mingyue.inspection.parts import PART_NAMES
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 MOST_BYTES = 6 << 20
 """Cells of all maps that are drawn on a page; of a longer film every so many-th frame is."""

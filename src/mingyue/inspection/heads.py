@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mingyue.charts import Chart
 from mingyue.inspection.ablation import Ablated, Progress, ablate_heads
 from mingyue.inspection.arrays import to_lists
-from mingyue.inspection.charts import Chart
 from mingyue.inspection.heads_shown import heads_table, label_chart, worth_chart
 from mingyue.inspection.labels import PartHeads, Source
 from mingyue.inspection.parts import Part, attention_parts
 from mingyue.inspection.patterns import Probe, Scores, random_probe, score_patterns
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 LOSS_ROWS = 2
 """Random sequences on which the loss is measured."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.inspection.charts import Chart, TextMark, matrix_chart, word_grid
+from mingyue.charts import Chart, TextMark, matrix_chart, word_grid
 from mingyue.inspection.labels import PartHeads, Source
 from mingyue.inspection.parts import PART_NAMES
 from mingyue.inspection.patterns import BACK, EARNED, PATTERN_NAMES, Pattern
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 Floats = NDArray[np.float64]
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mingyue.charts import Chart, TextMark, line_chart, word_grid
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import (
     Floats,
@@ -23,13 +24,12 @@ from mingyue.inspection.arrays import (
     to_numpy,
 )
 from mingyue.inspection.capture import capture
-from mingyue.inspection.charts import Chart, TextMark, line_chart, word_grid
 from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import name_of
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, TextTable, Words
 from mingyue.models import EncoderDecoder
+from mingyue.words import Language, TextTable, Words
 
 MOST_COLUMNS = 256
 """Positions that are drawn; the arrays have all."""

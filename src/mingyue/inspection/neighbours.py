@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from mingyue.charts import Chart, bar_chart
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import Floats, Ints, shown, to_lists, to_numpy
-from mingyue.inspection.charts import Chart, bar_chart
 from mingyue.inspection.subject import Subject
 from mingyue.inspection.tokens import name_of, spelled
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, NothingToShowError, TextTable, Words
 from mingyue.models import EncoderDecoder
 from mingyue.text import Tokenizer
+from mingyue.words import Language, NothingToShowError, TextTable, Words
 
 _INPUT = Words("input table (embedding)", "输入表（嵌入）")
 _OUTPUT = Words("output table (what the word is predicted by)", "输出表（用来预测这个词）")

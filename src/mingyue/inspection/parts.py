@@ -15,8 +15,8 @@ from torch import Tensor
 from mingyue.config import EncoderDecoderConfig, nearest
 from mingyue.errors import SettingsError
 from mingyue.inspection.subject import Subject
-from mingyue.inspection.words import Words
 from mingyue.nn import Attend, Taps
+from mingyue.words import Words
 
 Part = Literal["self", "encoder", "decoder", "cross"]
 

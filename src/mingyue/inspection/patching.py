@@ -11,16 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mingyue.charts import Chart, matrix_chart
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.capture import capture
-from mingyue.inspection.charts import Chart, matrix_chart
 from mingyue.inspection.parts import check_places, matching, place_names
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, TextTable, Words
 from mingyue.nn import Taps
 from mingyue.nn.taps import Edit
+from mingyue.words import Language, TextTable, Words
 
 MOST_LOGITS = 1 << 24
 """Of one batch of patched texts: 64 MiB."""

@@ -20,10 +20,10 @@ from torch import Tensor
 from mingyue.errors import GenerationError
 from mingyue.inspection.parts import AttentionPart
 from mingyue.inspection.subject import Subject
-from mingyue.inspection.words import Words
 from mingyue.nn import Taps
 from mingyue.text import Tokenizer
 from mingyue.text.spec import FIRST_LEARNED
+from mingyue.words import Words
 
 Pattern = Literal[
     "previous", "next", "itself", "earlier", "other", "first", "end", "induction", "diagonal", "mixed",

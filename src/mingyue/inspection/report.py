@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from mingyue.charts import Chart, Section
 from mingyue.config import EncoderDecoderConfig
 from mingyue.errors import GenerationError
 from mingyue.inspection.attention import attention_view
-from mingyue.inspection.charts import Chart, Section
 from mingyue.inspection.heads import heads_view
 from mingyue.inspection.lens import lens_view
 from mingyue.inspection.neighbours import NeighboursView, neighbours_view
@@ -18,8 +18,8 @@ from mingyue.inspection.tokens import spelled
 from mingyue.inspection.trace import trace_view
 from mingyue.inspection.vectors import vectors_view
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, NothingToShowError, TextTable, Words
 from mingyue.models import sizes
+from mingyue.words import Language, NothingToShowError, TextTable, Words
 
 _Part = Chart | TextTable | str
 _Parts = dict[Language, list[_Part]]

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mingyue.charts import Chart, TextMark, text_chart
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import Floats, Ints, share, shown, to_lists, to_numpy
-from mingyue.inspection.charts import Chart, TextMark, text_chart
 from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import name_of, spelled
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, TextTable, Words
 from mingyue.models import DecoderOnly
 from mingyue.scoring import window_starts
+from mingyue.words import Language, TextTable, Words
 
 MOST_TOKENS = 20_000
 """Of a longer text its beginning is shown."""

@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mingyue.charts import Chart
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.inspection import trace_shown
-from mingyue.inspection.charts import Chart
 from mingyue.inspection.recording import Operation, Recorder
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.trace_steps import INPUT, Rule, kind_of, rule_of
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, NothingToShowError, TextTable, Words
 from mingyue.models import TiedOutput, Transformer
 from mingyue.models.sizes import computed_cells
 from mingyue.text import Tokenizer
 from mingyue.training.loss import loss_of_logits
+from mingyue.words import Language, NothingToShowError, TextTable, Words
 
 _ACTIVATIONS = {"relu": "max(0, u)", "gelu": "gelu(u)", "silu": "u · sigmoid(u)", "mul": "max(0, u)²"}
 MOST_CELLS = 1 << 26

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mingyue.inspection.charts import Chart, bar_chart
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.charts import Chart, bar_chart
+from mingyue.words import Language, TextTable, Words
 
 if TYPE_CHECKING:
     from mingyue.inspection.trace import Step, TraceView

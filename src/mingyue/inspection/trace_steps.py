@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from mingyue.inspection.recording import Operation
-from mingyue.inspection.words import Words
+from mingyue.words import Words
 
 _STACK = re.compile(r"^(encoder|decoder)\.")
 _BLOCK = re.compile(r"^blocks\.\d+")

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from mingyue.charts import Chart
 from mingyue.errors import GenerationError
 from mingyue.inspection import vectors_shown
 from mingyue.inspection.arrays import Floats, Ints, stream_places, to_lists, to_numpy
 from mingyue.inspection.capture import capture
-from mingyue.inspection.charts import Chart
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import decoded, occurrences
 from mingyue.inspection.view import View
-from mingyue.inspection.words import Language, NothingToShowError, TextTable, Words
 from mingyue.models import EncoderDecoder
+from mingyue.words import Language, NothingToShowError, TextTable, Words
 
 MOST_TEXTS = 64
 MOST_OCCURRENCES = 32

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mingyue.charts import Chart, line_chart, matrix_chart, matrix_grid, scatter_chart
 from mingyue.inspection.arrays import layer_ticks, place_label, shown
-from mingyue.inspection.charts import Chart, line_chart, matrix_chart, matrix_grid, scatter_chart
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 if TYPE_CHECKING:
     from mingyue.inspection.vectors import VectorsView

@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mingyue.inspection.charts import Chart, check_place, page_of_charts, write_charts, write_json
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.charts import Chart, check_place, page_of_charts, write_charts, write_json
+from mingyue.words import Language, TextTable, Words
 
 
 class View(ABC):

@@ -18,7 +18,7 @@ from torch import Tensor
 from mingyue.inspection.capture import capture
 from mingyue.inspection.parts import AttentionPart, Part
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.inspection.words import NothingToShowError, Words
+from mingyue.words import NothingToShowError, Words
 
 MOST_CELLS_KEPT = 1 << 24
 """Weights of one part, all layers and heads together; of more, blocks of tokens are kept instead of tokens."""

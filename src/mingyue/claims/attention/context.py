@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mingyue.charts import line_chart
 from mingyue.claims.attention.figures import interval, named, worst
 from mingyue.claims.attention.senses import (
     LAYERS,
@@ -24,13 +25,12 @@ from mingyue.claims.attention.senses import (
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import banks, strikes
 from mingyue.claims.training import seeds
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import line_chart
 from mingyue.models import DecoderOnly, EncoderDecoder
 from mingyue.nn import Taps
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 GAP = 0.1
 """How much more alike two vectors of the word are in one sense than in two, at least: a difference of cosines."""

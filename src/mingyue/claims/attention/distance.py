@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mingyue.charts import line_chart
 from mingyue.claims.attention.figures import interval, named
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import accuracy, fit, seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import line_chart
 from mingyue.models import DecoderOnly
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 REACHED = 0.9
 """Accuracy on new texts at which a model can do it."""

@@ -9,17 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mingyue.charts import line_chart
 from mingyue.claims.attention.figures import interval, named
 from mingyue.claims.attention.recurrent import Recurrent, parameters_of, recurrent
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import accuracy, fit, seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import line_chart
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 REACHES, FORGETS = 0.9, 0.5
 """Accuracy from which a net has found the key, and below which it has not; chance is 1/8."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mingyue.claims.claim import Number, Table
-from mingyue.inspection import Language, Words
+from mingyue.words import Language, Words
 
 
 def interval(number: Number, **columns: Any) -> dict[str, Any]:  # noqa: ANN401  (plain JSON values)

@@ -9,17 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mingyue.charts import bar_chart, line_chart
 from mingyue.claims.attention.figures import interval, named, worst
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon, topics
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import bar_chart, line_chart
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 ROUNDING = 1e-4
 """Largest difference of logits of size 1 between a whole pass and one with a cache."""

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mingyue.charts import matrix_chart
 from mingyue.claims.attention.figures import matrix_rows, worst
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import matrix_chart
 from mingyue.nn import CAUSAL, Attend, Taps, explicit_attention
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 ROUNDING = 1e-5
 _CHARACTERS = "床前明月"

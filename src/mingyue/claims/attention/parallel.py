@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from mingyue.charts import line_chart
 from mingyue.claims.attention.figures import interval, named, worst
 from mingyue.claims.attention.recurrent import parameters_of, recurrent
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.timing import alternating
 from mingyue.claims.training import seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import line_chart
 from mingyue.models import DecoderOnly
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 ROUNDING = 1e-4
 """Largest difference of logits of size 1 between one pass and passes over prefixes."""

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from mingyue.charts import line_chart
 from mingyue.claims.attention.figures import interval, named
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Table, Trial
 from mingyue.claims.timing import alternating
 from mingyue.claims.training import tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import line_chart
 from mingyue.nn import CAUSAL, Attend, Rotation, Taps, explicit_attention, fused_attention
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 TIME_TOLERANCE = 0.35
 """Of a slope of times: caches and the fixed cost of a call bend the lines a little."""

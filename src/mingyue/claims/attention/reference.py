@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mingyue.charts import bar_chart, matrix_chart
 from mingyue.claims.attention.figures import interval, matrix_rows
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import THINGS, Lexicon, Reference, references
 from mingyue.claims.training import accuracy, fit, seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import bar_chart, matrix_chart
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
 from mingyue.nn.taps import Edit
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 ABOVE_UNIFORM = 3.0
 """Weight of the chosen head on its noun, in uniform weights, from which it is far above uniform."""

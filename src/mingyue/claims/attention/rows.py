@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mingyue.charts import line_chart, matrix_chart
 from mingyue.claims.attention.figures import interval, matrix_rows, worst
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import line_chart, matrix_chart
 from mingyue.nn import EVERYONE, Taps, explicit_attention, fused_attention
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 ROUNDING = 1e-5
 """Largest error of sums and mixtures of numbers of size 1 in fp32."""

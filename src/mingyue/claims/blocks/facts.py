@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mingyue.charts import Chart, bar_chart, line_chart
 from mingyue.claims.blocks.parts import Nothing
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import accuracy, fit, seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import Chart, bar_chart, line_chart
 from mingyue.models import DecoderOnly
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 MORE = 1.5
 """A width of 4d recalls at least so many times what there is without a feed-forward part."""

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mingyue.charts import Chart, line_chart
 from mingyue.claims.blocks.parts import Nothing
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import fit, seeds
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import Chart, line_chart
 from mingyue.nn import EVERYONE, MultiHeadAttention, PreNormBlock, Rotation, Taps, make_feedforward
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 LINEAR = 1e-5
 """A sum of inputs gives the sum of outputs to this share: rounding."""

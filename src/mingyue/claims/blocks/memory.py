@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from mingyue.charts import Chart, bar_chart, line_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import Chart, bar_chart, line_chart
 from mingyue.models import EncoderDecoder
 from mingyue.nn import DecoderBlock, Taps
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 EQUAL = 1e-5
 """Largest difference that counts as rounding, where the largest value is 1."""

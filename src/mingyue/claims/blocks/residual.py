@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mingyue.charts import Chart, line_chart
 from mingyue.claims import grammar
 from mingyue.claims.blocks.parts import without_residual
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import Chart, line_chart
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 ARRIVES = 10.0
 """A gradient arrives when at the first block it is at most so many times as long, or as short, as at the last."""

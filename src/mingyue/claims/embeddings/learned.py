@@ -13,12 +13,12 @@ from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, T
 from mingyue.claims.embeddings.texts import token_losses
 from mingyue.claims.embeddings.two_back import VOCAB_SIZE, true_losses, two_back
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
-from mingyue.inspection import Language, Words
 from mingyue.models import DecoderOnly
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 WORSE = 0.5
 """Nats a token by which rows that training never reached are surely worse than rows that it did."""
@@ -127,7 +127,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.inspection.charts import line_chart
+    from mingyue.charts import line_chart
 
     length = int(measurement.numbers["length"].value)
     names = {

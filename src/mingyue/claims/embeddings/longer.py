@@ -13,11 +13,11 @@ from mingyue.claims.embeddings.texts import changed, token_losses
 from mingyue.claims.embeddings.two_back import VOCAB_SIZE, true_losses, two_back
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.config import RotaryScaling
-from mingyue.inspection import Language, Words
 from mingyue.models import DecoderOnly
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 CARRIES = 0.1
 """Nats a token by which the loss beyond three times the trained length may be above that within it."""
@@ -140,7 +140,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.inspection.charts import bar_chart, line_chart
+    from mingyue.charts import bar_chart, line_chart
 
     numbers = measurement.numbers
     length = int(numbers["length"].value)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import tiny
-from mingyue.inspection import Language, Words
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 _ROWS = 24
 """Rows of the table whose gradients are shown."""
@@ -101,7 +101,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.inspection.charts import bar_chart
+    from mingyue.charts import bar_chart
 
     names = {
         "untied": Words("table of its own", "独立的表"),

@@ -11,11 +11,11 @@ from torch import Tensor
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon
 from mingyue.claims.training import seeds, tiny
-from mingyue.inspection import Language, Words
 from mingyue.nn import Taps
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 EQUAL = 1e-5
 """Vectors whose relative distance is at most this are the same: rounding is near 1e-7."""
@@ -122,7 +122,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.inspection.charts import line_chart
+    from mingyue.charts import line_chart
 
     names = {
         "none": Words("none", "无"),

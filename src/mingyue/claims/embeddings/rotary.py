@@ -12,13 +12,13 @@ from torch import Tensor
 
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds, tiny
-from mingyue.inspection import Language, Words
 from mingyue.nn import RotaryPositions, Taps
 from mingyue.nn.positions import rotary_frequencies
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 ROUNDING = 1e-5
 """Of numbers near 1: what 32 bits may do to a sum of products, and to angles of hundreds of radians."""
@@ -167,7 +167,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.inspection.charts import bar_chart, matrix_chart
+    from mingyue.charts import bar_chart, matrix_chart
 
     names = {
         "none": Words("none", "无"),

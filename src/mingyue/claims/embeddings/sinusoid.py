@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
-from mingyue.inspection import Language, Words
 from mingyue.nn import sinusoid_table
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 _LAST = 10_000
 """Largest position."""
@@ -120,7 +120,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.inspection.charts import line_chart, matrix_chart
+    from mingyue.charts import line_chart, matrix_chart
 
     picture = measurement.tables["picture"]
     widths = Words("width {}", "宽度 {}").of(language)

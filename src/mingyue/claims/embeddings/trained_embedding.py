@@ -13,12 +13,12 @@ from torch import Tensor
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.embeddings.villages import ANIMALS, LEXICON, NUMERALS, SEASONS, Told, villages
 from mingyue.claims.training import fit, seeds, tiny
-from mingyue.inspection import Language, Words
 from mingyue.models import DecoderOnly
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 GAP = 0.01
 """Nats a word by which end to end must be better than frozen."""
@@ -185,7 +185,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.inspection.charts import bar_chart
+    from mingyue.charts import bar_chart
 
     names = {
         "end_to_end": Words("end to end", "端到端"),

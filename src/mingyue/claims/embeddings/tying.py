@@ -10,11 +10,11 @@ from torch import Tensor
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.embeddings.texts import Text, python_docs, token_losses
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
-from mingyue.inspection import Language, Words
 from mingyue.models import DecoderOnly, build_model
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 TOLERANCE = 0.05
 """Nats a token by which tied may be worse than untied and still count as no worse."""
@@ -139,7 +139,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.inspection.charts import bar_chart, line_chart
+    from mingyue.charts import bar_chart, line_chart
 
     names = {"tied": Words("one matrix", "一个矩阵"), "untied": Words("two matrices", "两个矩阵")}
     numbers = measurement.numbers

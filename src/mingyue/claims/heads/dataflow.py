@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mingyue.charts import Chart, TextMark, word_grid
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import Chart, TextMark, word_grid
 from mingyue.nn import CAUSAL, MultiHeadAttention, Rotation, Taps
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 D_MODEL, N_HEADS = 512, 8
 D_HEAD = D_MODEL // N_HEADS

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mingyue.charts import Chart, bar_chart, matrix_grid
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import accuracy, fit, seeds
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import Chart, bar_chart, matrix_grid
 from mingyue.nn import EVERYONE, MultiHeadAttention, RotaryPositions, Taps
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 ENOUGH = 0.95
 """Share of values right that counts as having both."""

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mingyue.charts import Chart, line_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.timing import alternating, times_as_long
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import Chart, line_chart
 from mingyue.nn import CAUSAL, MultiHeadAttention, Rotation, Taps
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 EQUAL = 1e-5
 """Largest difference that counts as rounding, where the largest value is 1."""

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mingyue.charts import Chart, bar_chart, line_chart
 from mingyue.claims import grammar
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import Chart, bar_chart, line_chart
 from mingyue.models import DecoderOnly
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 NEARLY = 0.25
 """Overlap of at most this share of chance counts as orthogonal."""

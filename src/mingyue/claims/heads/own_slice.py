@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mingyue.charts import Chart, matrix_grid
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import Chart, matrix_grid
 from mingyue.nn import CAUSAL, MultiHeadAttention, Rotation, Taps
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 REACHES = 1e-3
 """A change of this share of what is read counts as reaching it."""

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from mingyue.charts import Chart, line_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.timing import alternating, times_as_long
 from mingyue.config import ModelConfig
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import Chart, line_chart
 from mingyue.models import sizes
 from mingyue.nn import CAUSAL, MultiHeadAttention, Rotation, Taps
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 _EXPLICIT, _FUSED = "explicit", "fused"
 

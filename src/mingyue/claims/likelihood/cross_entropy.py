@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mingyue.charts import bar_chart, scatter_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import bar_chart, scatter_chart
 from mingyue.training.cross_entropy import linear_cross_entropy
 from mingyue.training.loss import loss_of_logits
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 EQUAL = 1e-5
 """Most that losses may differ (as a share) and gradients (as a share of the largest)."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mingyue.charts import bar_chart, line_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon, generator
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import bar_chart, line_chart
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 CLOSE = 0.05
 """Most that the probability of the false sentence may be away from its share of the lines."""

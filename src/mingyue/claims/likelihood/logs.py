@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mingyue.charts import line_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import line_chart
 from mingyue.runtime import derive_seed
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 VOCABULARY = 9000
 CLOSE = 1e-4

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mingyue.charts import line_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import line_chart
 from mingyue.models import DecoderOnly
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 STATES = 6
 FITTED = 0.1

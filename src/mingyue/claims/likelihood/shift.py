@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mingyue.charts import bar_chart, line_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon, topics
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.data import padded_batch
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import bar_chart, line_chart
 from mingyue.models import DecoderOnly
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 COPIED = 0.02
 """The loss of copying must fall below this."""

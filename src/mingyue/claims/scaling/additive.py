@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mingyue.charts import bar_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import fit, seeds
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import bar_chart
 from mingyue.nn import EVERYONE, explicit_attention
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 FACTOR = 1.5
 """Steps that differ by less than this factor are called alike."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mingyue.charts import line_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import line_chart
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 KEYS = 32
 VANISHED = 1e-3

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mingyue.charts import line_chart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds
-from mingyue.inspection import Language, Words
-from mingyue.inspection.charts import line_chart
 from mingyue.nn import EVERYONE, Taps, explicit_attention
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts import Chart
+    from mingyue.charts import Chart
 
 RATIO = 0.1
 """Most that variance ÷ d_k, and the variance after scaling, may be away from 1."""

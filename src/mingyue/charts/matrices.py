@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.inspection.charts import images
-from mingyue.inspection.charts.chart import Chart
-from mingyue.inspection.words import Language
+from mingyue.charts import images
+from mingyue.charts.chart import Chart
+from mingyue.words import Language
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mingyue.charts import colours
+from mingyue.charts.lettering import shortened, width_of
+from mingyue.charts.vega import CONFIG, heading, json_block, note_of
 from mingyue.errors import MissingExtraError
-from mingyue.inspection.charts import colours
-from mingyue.inspection.charts.lettering import shortened, width_of
-from mingyue.inspection.charts.vega import CONFIG, heading, json_block, note_of
-from mingyue.inspection.words import Language, Words
+from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts.grids import MatrixGrid
-    from mingyue.inspection.charts.matrices import MatrixChart
+    from mingyue.charts.grids import MatrixGrid
+    from mingyue.charts.matrices import MatrixChart
 
 MOST_CELLS_A_SIDE = 512
 """Wider or higher matrices are averaged down to this, and their note says so."""

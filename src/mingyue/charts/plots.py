@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mingyue.inspection.charts import vega
-from mingyue.inspection.charts.chart import Chart
+from mingyue.charts import vega
+from mingyue.charts.chart import Chart
 
 Row = Mapping[str, Any]
 Rule = tuple[float, str]

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mingyue.charts import drawing
+from mingyue.charts.chart import Chart
+from mingyue.charts.page import page_of_charts
 from mingyue.errors import SettingsError
 from mingyue.files import explain_os_error, write_bytes_atomically
-from mingyue.inspection.charts import drawing
-from mingyue.inspection.charts.chart import Chart
-from mingyue.inspection.charts.page import page_of_charts
-from mingyue.inspection.words import Language, TextTable
+from mingyue.words import Language, TextTable
 
 SUFFIXES = (".html", ".png", ".svg", ".json")
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from mingyue.inspection.charts import colours
-from mingyue.inspection.charts.chart import TextMark
-from mingyue.inspection.charts.lettering import MONO_STACK, shortened, width_of
-from mingyue.inspection.charts.vega import CONFIG, heading, note_of
+from mingyue.charts import colours
+from mingyue.charts.chart import TextMark
+from mingyue.charts.lettering import MONO_STACK, shortened, width_of
+from mingyue.charts.vega import CONFIG, heading, note_of
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts.texts import TextChart, WordGrid
+    from mingyue.charts.texts import TextChart, WordGrid
 
 _COLUMNS = 84  # of a line in a picture
 _UNIT, _LINE = 9, 28  # points that a column and a line take

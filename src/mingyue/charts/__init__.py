@@ -4,13 +4,13 @@ Importing this needs no more than numpy. Vega-Lite charts, pictures (PNG, SVG) a
 the extra `plot` (altair, vl-convert-python, pillow), and say so with a `MissingExtraError` where it is missing.
 """
 
-from mingyue.inspection.charts.chart import Chart, TextMark
-from mingyue.inspection.charts.grids import MatrixGrid, matrix_grid
-from mingyue.inspection.charts.matrices import MatrixChart, matrix_chart
-from mingyue.inspection.charts.page import Section, page_of_charts, write_page
-from mingyue.inspection.charts.plots import BarChart, LineChart, ScatterChart, bar_chart, line_chart, scatter_chart
-from mingyue.inspection.charts.texts import TextChart, WordGrid, text_chart, word_grid
-from mingyue.inspection.charts.write import check_place, write_charts, write_json
+from mingyue.charts.chart import Chart, TextMark
+from mingyue.charts.grids import MatrixGrid, matrix_grid
+from mingyue.charts.matrices import MatrixChart, matrix_chart
+from mingyue.charts.page import Section, page_of_charts, write_page
+from mingyue.charts.plots import BarChart, LineChart, ScatterChart, bar_chart, line_chart, scatter_chart
+from mingyue.charts.texts import TextChart, WordGrid, text_chart, word_grid
+from mingyue.charts.write import check_place, write_charts, write_json
 
 __all__ = [
     "BarChart",

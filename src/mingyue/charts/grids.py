@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.inspection.charts import images
-from mingyue.inspection.charts.chart import Chart
-from mingyue.inspection.words import Language
+from mingyue.charts import images
+from mingyue.charts.chart import Chart
+from mingyue.words import Language
 
 MOST_BYTES = 4 << 20
 """Cells of a grid, all together; larger ones are averaged down, and the note says so."""

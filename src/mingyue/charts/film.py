@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.inspection.charts import images
-from mingyue.inspection.charts.chart import Chart, TextMark
-from mingyue.inspection.charts.coloured import mark_dict, visible
-from mingyue.inspection.charts.grids import matrix_grid
-from mingyue.inspection.charts.vega import json_block, note_of
+from mingyue.charts import images
+from mingyue.charts.chart import Chart, TextMark
+from mingyue.charts.coloured import mark_dict, visible
+from mingyue.charts.grids import matrix_grid
+from mingyue.charts.vega import json_block, note_of
 
 _SHOWN = 6  # scenes of a picture
 _MOST_COLUMNS = 12

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from mingyue.charts import colours
+from mingyue.charts.lettering import FONT_STACK, width_of, wrapped
 from mingyue.errors import MissingExtraError
-from mingyue.inspection.charts import colours
-from mingyue.inspection.charts.lettering import FONT_STACK, width_of, wrapped
 
 if TYPE_CHECKING:
-    from mingyue.inspection.charts.chart import Chart
-    from mingyue.inspection.charts.plots import BarChart, LineChart, Plot, ScatterChart
+    from mingyue.charts.chart import Chart
+    from mingyue.charts.plots import BarChart, LineChart, Plot, ScatterChart
 
 WIDTH, HEIGHT = 560, 300
 _MOST_NAMES = 40  # of an axis; of more, some are left out

@@ -1,4 +1,4 @@
-"""What a view or a claim says, in both languages, and tables for terminals and pages."""
+"""Text in both languages, and tables of it for terminals and pages."""
 
 from __future__ import annotations
 

@@ -12,9 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mingyue.errors import SettingsError
-from mingyue.inspection import TextTable, Words
-from mingyue.inspection.charts import (
+from mingyue.charts import (
     Section,
     TextMark,
     line_chart,
@@ -25,8 +23,10 @@ from mingyue.inspection.charts import (
     write_charts,
     write_page,
 )
-from mingyue.inspection.charts import page as page_module
-from mingyue.inspection.charts.film import Film, Scene, SceneMaps
+from mingyue.charts import page as page_module
+from mingyue.charts.film import Film, Scene, SceneMaps
+from mingyue.errors import SettingsError
+from mingyue.words import TextTable, Words
 
 EVIL = "</script><script>alert(1)</script><img src=https://example.org/x>"
 TABLE = TextTable(EVIL, ["name", "value"], [[EVIL, "1.5"]], right=["value"], note="a note")

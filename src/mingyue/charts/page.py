@@ -11,12 +11,12 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
+from mingyue.charts import colours
+from mingyue.charts.chart import Chart
+from mingyue.charts.lettering import FONT_STACK
+from mingyue.charts.vega import marked
 from mingyue.errors import MissingExtraError
-from mingyue.inspection.charts import colours
-from mingyue.inspection.charts.chart import Chart
-from mingyue.inspection.charts.lettering import FONT_STACK
-from mingyue.inspection.charts.vega import marked
-from mingyue.inspection.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 Part = Chart | TextTable | str
 _CONTENTS = Words("Contents", "目录")
@@ -47,7 +47,7 @@ def write_page(
 
     Raises `SettingsError` if it cannot be written there, `MissingExtraError` for Vega-Lite charts without `plot`.
     """
-    from mingyue.inspection.charts.write import write_whole
+    from mingyue.charts.write import write_whole
 
     write_whole(Path(path), page(title=title, sections=sections, languages=languages, intro=intro).encode("utf-8"))
 
@@ -97,7 +97,7 @@ def vega_scripts() -> str:
 
 def asset(name: str) -> str:
     """A style or script of ours."""
-    return (resources.files("mingyue.inspection.charts") / "assets" / name).read_text(encoding="utf-8")
+    return (resources.files("mingyue.charts") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _document(title: str, bodies: Sequence[str], languages: Sequence[Language], vega: bool) -> str:

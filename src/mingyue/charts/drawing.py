@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mingyue.charts.chart import Chart
+from mingyue.charts.lettering import chinese_font, has_chinese, width_of
+from mingyue.charts.vega import CONFIG
 from mingyue.errors import MissingExtraError, SettingsError
-from mingyue.inspection.charts.chart import Chart
-from mingyue.inspection.charts.lettering import chinese_font, has_chinese, width_of
-from mingyue.inspection.charts.vega import CONFIG
-from mingyue.inspection.words import TextTable
+from mingyue.words import TextTable
 
 _SCALE = 2.0  # points of a PNG for each point of the spec
 _LINE, _UNIT = 20, 7.2  # points that a line of a table and a column of its text take

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mingyue.inspection.charts import coloured
-from mingyue.inspection.charts.chart import Chart, TextMark
+from mingyue.charts import coloured
+from mingyue.charts.chart import Chart, TextMark
 
 
 @dataclass(frozen=True, kw_only=True)
