@@ -4,8 +4,8 @@
     model.safetensors      the weights, under the names of the model's `state_dict()`
     tokenizer.json         the tokenizer
     source_tokenizer.json  that of the source side, in a model of pairs whose sides have a vocabulary each
-    training.json          how it was trained, for people and for prompts ("starts_with_bos"); no local paths;
-                           the SHA-256 of the other files
+    training.json          how it was trained, for people and for generation ("starts_with_bos", "begin_id", "unseen");
+                           no local paths; the SHA-256 of the other files
 
 The format version is written into config.json. A version that this program does not know is refused with a reason.
 """
@@ -55,6 +55,17 @@ class Bundle:
         """Whether a text of this model begins with the start mark (it was trained on more than one document)."""
         return bool(self.training.get("starts_with_bos", False))
 
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """Token ids that the training text does not use; none where training.json does not say."""
+        return _unseen_of(self.training)
+
+    @property
+    def begin_id(self) -> int | None:
+        """The token that is read in place of an empty prompt; None where training.json does not say."""
+        found = self.training.get("begin_id")
+        return found if isinstance(found, int) and 0 <= found < self.config.vocab_size else None
+
 
 @dataclass
 class PairBundle:
@@ -71,6 +82,11 @@ class PairBundle:
     def config(self) -> EncoderDecoderConfig:
         """The model's complete config."""
         return self.model.config
+
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """Token ids that no target of the training pairs uses; none where training.json does not say."""
+        return _unseen_of(self.training)
 
 
 def save_bundle(
@@ -191,6 +207,15 @@ def read_bundle_config(folder: Path) -> TransformerConfig:
     if missing:
         raise BundleError(f"{folder} is not a whole model folder: {', '.join(missing)} missing")
     return _read_config(folder)
+
+
+def _unseen_of(training: Mapping[str, Any]) -> tuple[int, ...]:
+    """What `unseen` of training.json says: [first, last] of each run of ids. Raises `BundleError` for anything else."""
+    ranges = training.get("unseen", [])
+    try:
+        return tuple(index for first, last in ranges for index in range(int(first), int(last) + 1))
+    except (TypeError, ValueError) as error:
+        raise BundleError(f"training.json is damaged: its unseen ids are no ranges ({error})") from None
 
 
 def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:

@@ -13,6 +13,7 @@ from torch import Tensor
 from mingyue.bundle import Bundle, load_bundle
 from mingyue.config import GenerateSettings, ModelConfig, TrainSettings
 from mingyue.data import load_corpus
+from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, CheckpointError, DataError, GenerationError
 from mingyue.generation import Event, Generation, generate, stream
 from mingyue.models import DecoderOnly
@@ -61,6 +62,11 @@ class Model:
         return self._bundle.training
 
     @property
+    def unseen(self) -> tuple[int, ...]:
+        """Ids that the training text did not use: generated only with `allow_unseen`; none where it is not known."""
+        return self._bundle.unseen
+
+    @property
     def starts_with_bos(self) -> bool:
         """Whether the start mark stands before a text."""
         return self._bundle.starts_with_bos
@@ -84,6 +90,8 @@ class Model:
             prompts,
             _settings(settings, given),
             starts_with_bos=self._bundle.starts_with_bos,
+            begin_id=self._bundle.begin_id,
+            unseen=self._bundle.unseen,
             logprobs=logprobs,
             note=self.notes.append,
         )
@@ -104,6 +112,8 @@ class Model:
             prompts,
             settings,
             starts_with_bos=self._bundle.starts_with_bos,
+            begin_id=self._bundle.begin_id,
+            unseen=self._bundle.unseen,
             note=self.notes.append,
         )
 
@@ -241,7 +251,12 @@ def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) 
     model = DecoderOnly(run_config(settings, tokenizer.vocab_size))
     step, weights = run_weights(folder, step)
     model.load_state_dict(weights)
-    return Bundle(model.to(device).eval(), tokenizer, {"starts_with_bos": corpus.starts_with_bos}), step
+    training = {
+        "starts_with_bos": corpus.starts_with_bos,
+        "begin_id": corpus.begin_id,
+        "unseen": to_ranges(corpus.unseen),
+    }
+    return Bundle(model.to(device).eval(), tokenizer, training), step
 
 
 def _settings(settings: GenerateSettings | None, given: dict[str, object]) -> GenerateSettings:

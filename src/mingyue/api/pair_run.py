@@ -13,7 +13,8 @@ from mingyue.api.base_run import Place, Run, chosen_threads, run_path
 from mingyue.api.outcome import Outcome, judge_course
 from mingyue.bundle import save_bundle
 from mingyue.config import EncoderDecoderConfig, TrainSettings, TranslateSettings
-from mingyue.data import PairCorpus, load_pairs, prepare_pairs
+from mingyue.data import PairCorpus, Substitution, load_pairs, prepare_pairs
+from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, MissingExtraError, SettingsError
 from mingyue.generation import translate
 from mingyue.models import EncoderDecoder, Transformer, resolve_pair_config, sizes
@@ -65,6 +66,9 @@ class PairRun(Run):
             micro_tokens=settings.batch.micro_batch_tokens or tokens,
             seed=settings.run.seed,
             ranks=place.ranks.size,
+            substitution=Substitution.of(
+                self.source_tokenizer, corpus.source_unseen, share=settings.batch.unseen_share, seed=settings.run.seed
+            ),
         )
         train = corpus.train
         self._lengths = round(np.mean(train.source_lengths)), round(np.mean(train.target_lengths))
@@ -175,6 +179,7 @@ class PairRun(Run):
         """What a run on pairs has to say of itself."""
         train = self.corpus.train
         return {
+            "unseen": to_ranges(self.corpus.target_unseen),
             "train_pairs": len(train),
             "train_source_tokens": int(train.source_lengths.sum()),
             "train_target_tokens": int(train.target_lengths.sum()),
@@ -200,7 +205,8 @@ class PairRun(Run):
 
     def _translate(self, model: Transformer, lines: Sequence[str], *, beam: int = 1) -> list[str]:
         assert isinstance(model, EncoderDecoder)
-        found = translate(model, self.source_tokenizer, self.tokenizer, lines, TranslateSettings(beam=beam))
+        settings, unseen = TranslateSettings(beam=beam), self.corpus.target_unseen
+        found = translate(model, self.source_tokenizer, self.tokenizer, lines, settings, unseen=unseen)
         return [best[0].text for best in found]
 
 

@@ -10,7 +10,8 @@ from mingyue.api.model import run_config
 from mingyue.api.outcome import Outcome, judge, measure_copying
 from mingyue.bundle import save_bundle
 from mingyue.config import GenerateSettings, ModelSettings, TrainSettings
-from mingyue.data import Baselines, TokenCorpus, baselines, fit_context, load_corpus, prepare_corpus
+from mingyue.data import Baselines, Substitution, TokenCorpus, baselines, fit_context, load_corpus, prepare_corpus
+from mingyue.data.unseen import to_ranges
 from mingyue.generation import generate
 from mingyue.models import DecoderOnly, Transformer, resolve_config
 from mingyue.models.sizes import sizes
@@ -44,6 +45,12 @@ class TextRun(Run):
             seed=settings.run.seed,
             documents=not settings.data.attend_across_documents,
             ranks=place.ranks.size,
+            substitution=Substitution.of(
+                tokenizer,
+                corpus.unseen,
+                share=batch.unseen_share,
+                seed=settings.run.seed,
+            ),
         )
         self.flops_per_token = sizes(self.config).training_flops()
 
@@ -127,6 +134,8 @@ class TextRun(Run):
         """What a run on text has to say of itself."""
         return {
             "starts_with_bos": self.corpus.starts_with_bos,
+            "begin_id": self.corpus.begin_id,
+            "unseen": to_ranges(self.corpus.unseen),
             "documents": self.corpus.documents,
             "train_tokens": len(self.corpus.train),
             "baselines": {
@@ -139,7 +148,15 @@ class TextRun(Run):
     def _write(self, model: Transformer, prompt: str, *, seed: int, samples: int = 1) -> list[str]:
         assert isinstance(model, DecoderOnly)
         wanted = GenerateSettings(max_new_tokens=_SAMPLE_TOKENS, seed=seed, samples=samples)
-        written = generate(model, self.tokenizer, [prompt], wanted, starts_with_bos=self.corpus.starts_with_bos)
+        written = generate(
+            model,
+            self.tokenizer,
+            [prompt],
+            wanted,
+            starts_with_bos=self.corpus.starts_with_bos,
+            begin_id=self.corpus.begin_id,
+            unseen=self.corpus.unseen,
+        )
         return [prompt + one.text for one in written]
 
 

@@ -15,6 +15,7 @@ from mingyue.api.model import check_begun, damage_told, find_model, run_weights
 from mingyue.bundle import PairBundle, load_pair_bundle, read_bundle_config
 from mingyue.config import EncoderDecoderConfig, TranslateSettings
 from mingyue.data import PairRows, heldout_pair_batches, load_pairs
+from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, DataError, GenerationError
 from mingyue.generation import Translation, translate
 from mingyue.generation.translating import Progress
@@ -114,6 +115,11 @@ class Translator:
         """What training.json says."""
         return self._bundle.training
 
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """Ids that the training targets did not use: generated only with `allow_unseen`; none where it is not known."""
+        return self._bundle.unseen
+
     def translate(
         self,
         lines: str | Sequence[str],
@@ -139,6 +145,7 @@ class Translator:
             self.tokenizer,
             lines,
             _settings(settings, given),
+            unseen=self._bundle.unseen,
             align=align,
             first_line=first_line,
             progress=progress,
@@ -280,7 +287,8 @@ def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) 
     model = EncoderDecoder(pair_config(settings, corpus))
     step, weights = run_weights(folder, step)
     model.load_state_dict(weights)
-    return PairBundle(model.to(device).eval(), source_tokenizer, tokenizer, {}), step
+    training = {"unseen": to_ranges(corpus.target_unseen)}
+    return PairBundle(model.to(device).eval(), source_tokenizer, tokenizer, training), step
 
 
 def _settings(settings: TranslateSettings | None, given: dict[str, object]) -> TranslateSettings:

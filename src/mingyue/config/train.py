@@ -123,6 +123,9 @@ class BatchSettings(Settings):
     """Tokens of one optimiser step, over all micro-batches and ranks."""
     micro_batch_tokens: Positive | None = None
     """Tokens of one forward and backward pass; fewer than batch_tokens means accumulation."""
+    unseen_share: Annotated[float, Field(ge=0.0, le=0.5)] = 0.001
+    """Share of the tokens read in training that are replaced by tokens which the training text does not use, so that
+    unknown characters in a prompt do no harm; 0 = none. In pairs only sources are changed."""
     recompute: bool = False
     """Activation checkpointing: compute each block again in the backward pass instead of keeping what it computed; less
     memory, about a third more time, the same numbers."""

@@ -21,6 +21,7 @@ from mingyue.data.prepare import load_corpus, prepare_corpus
 from mingyue.data.reading import Document, read_documents
 from mingyue.data.report import Progress, ReadReport
 from mingyue.data.tokens import TokenShards, TokenWriter
+from mingyue.data.unseen import Substitution
 
 if TYPE_CHECKING:
     from mingyue.data.batches import IGNORE, Batch, batch_at, heldout_batches, padded_batch
@@ -44,6 +45,7 @@ __all__ = [
     "Progress",
     "ReadReport",
     "SampleOrder",
+    "Substitution",
     "TokenCorpus",
     "TokenShards",
     "TokenView",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import torch
 
 from mingyue.data.corpus import TokenCorpus, TokenView
 from mingyue.data.order import SampleOrder
+from mingyue.data.unseen import Substitution
 from mingyue.errors import DataError
 
 IGNORE = -100
@@ -46,16 +47,23 @@ def batch_at(
     rows: int,
     micro_batches: int = 1,
     documents: bool = False,
+    substitution: Substitution | None = None,
 ) -> Batch:
     """Micro-batch `micro` of a step that has `micro_batches` of them with `rows` rows each (over all ranks).
 
     A step of k micro-batches on one rank holds the same windows as the same step on k ranks. `documents`: with
-    documents_BT.
+    documents_BT. `substitution` replaces some of the inputs.
     """
     if not 0 <= micro < micro_batches:
         raise DataError(f"micro-batch {micro} was asked for, and a step has {micro_batches}")
     starts = order.starts_of((step * micro_batches + micro) * rows, rows)
-    return _batch(corpus.train.windows(starts, order.context + 1), corpus.train.bos_id, documents)
+    windows = corpus.train.windows(starts, order.context + 1)
+    batch = _batch(windows, corpus.train.bos_id, documents)
+    if substitution is None:
+        return batch
+    numbers = np.arange(micro * rows, (micro + 1) * rows)
+    inputs = substitution(batch.inputs_BT.numpy(), step=step, rows=numbers, of=micro_batches * rows)
+    return replace(batch, inputs_BT=torch.from_numpy(inputs))
 
 
 def heldout_batches(

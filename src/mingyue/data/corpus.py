@@ -10,6 +10,8 @@ import numpy.typing as npt
 from mingyue.data.tokens import Ids, TokenShards
 from mingyue.errors import DataError
 
+_CHUNK = 1 << 22  # ids counted together
+
 
 @dataclass(frozen=True)
 class TokenView:
@@ -24,6 +26,13 @@ class TokenView:
     def read(self, start: int = 0, stop: int | None = None) -> Ids:
         """Ids start … stop − 1, shape [stop − start]; everything by default."""
         return self.shards.read(start, len(self) if stop is None else stop)
+
+    def counts(self, vocab_size: int) -> npt.NDArray[np.int64]:
+        """How often each id occurs, [V]: one pass over all ids."""
+        counts = np.zeros(vocab_size, dtype=np.int64)
+        for start in range(0, len(self), _CHUNK):
+            counts += np.bincount(self.read(start, min(start + _CHUNK, len(self))), minlength=vocab_size)
+        return counts
 
     def windows(self, starts: npt.NDArray[np.integer], length: int) -> Ids:
         """Rows of `length` ids from `starts` [B], shape [B, length]."""
@@ -51,6 +60,10 @@ class TokenCorpus:
     """UTF-8 bytes of the held-out text, for bits per byte."""
     digest: str = ""
     """SHA-256 over the token files; empty where it is not known."""
+    unseen: tuple[int, ...] = ()
+    """Ids, rising, that the training part does not use; the special ones are not among them."""
+    begin_id: int | None = None
+    """What is read in place of an empty prompt where texts do not begin with BOS (`data.unseen.begin_id`)."""
 
     @property
     def held_out_targets(self) -> int:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from mingyue.data.pair_report import PairReport
 from mingyue.data.tokens import TokenShards, check_digests
+from mingyue.data.unseen import unseen_ids
 from mingyue.errors import DataError, TokenizerError
 from mingyue.files import seal_holds
 
@@ -67,6 +68,10 @@ class TokenRows:
         """The ids of a row, int64."""
         start = int(self._starts[number])
         return self._ids[start : start + int(self.lengths[number])].astype(np.int64)
+
+    def counts(self, vocab_size: int) -> Int64s:
+        """How often each id occurs, int64 [V]."""
+        return np.bincount(self._ids, minlength=vocab_size)
 
     def padded(self, rows: Int64s, fill: int) -> Int64s:
         """The ids of `rows` [B], int64 [B, longest of them], with `fill` after the shorter ones."""
@@ -136,6 +141,11 @@ class PairCorpus:
     """Whether both sides have one tokenizer."""
     digest: str = ""
     """SHA-256 over the token files; empty where it is not known."""
+    source_unseen: tuple[int, ...] = ()
+    """Ids, rising, that no source of the training pairs uses (with a shared vocabulary: neither side); the special ones
+    are not among them."""
+    target_unseen: tuple[int, ...] = ()
+    """The same for targets."""
 
     @cached_property
     def valid_targets(self) -> int:
@@ -168,7 +178,13 @@ def load_pairs(folder: Path) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairRepo
     except TokenizerError as error:
         raise DataError(error.message, advice=_AGAIN) from None
     rows = {name: _rows(files, source if name.endswith("source") else target) for name, files in names.items()}
+    source_counts = rows["train_source"].counts(source.vocab_size)
+    target_counts = rows["train_target"].counts(target.vocab_size)
+    if shared:
+        source_counts = target_counts = source_counts + target_counts
     corpus = PairCorpus(
+        source_unseen=unseen_ids(source_counts, source.special_ids),
+        target_unseen=unseen_ids(target_counts, target.special_ids),
         train=PairRows(rows["train_source"], rows["train_target"]),
         valid=PairRows(rows["valid_source"], rows["valid_target"]),
         source_vocab_size=source.vocab_size,

@@ -21,6 +21,7 @@ from mingyue.data.reading import read_pieces
 from mingyue.data.report import Progress, ReadReport
 from mingyue.data.store import MEMORY_BYTES, PieceStore
 from mingyue.data.tokens import SHARD_TOKENS, TokenShards, TokenWriter, check_digests, digests_of
+from mingyue.data.unseen import begin_id, from_ranges, to_ranges, unseen_ids
 from mingyue.errors import DataError, TokenizerError
 from mingyue.files import explain_os_error, seal_holds, sealed, write_text_atomically
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _MANIFEST = "corpus.json"
 _TOKENIZER = "tokenizer.json"
 _PARTS = ("train", "held_out")
+_BEGINNING = 1 << 20  # tokens of a text that show how its lines end
 _SHOWN = 1 << 18  # characters of a text whose encoding is worth showing in steps
 
 
@@ -107,6 +109,7 @@ def load_corpus(folder: Path) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
         files = {part: [folder / name for name in manifest["files"][part]] for part in _PARTS}
         counts = _Counts(**manifest["counts"])
         report = ReadReport.from_dict(manifest["report"])
+        unseen = from_ranges(manifest["unseen"]) if "unseen" in manifest else None
     except (KeyError, TypeError) as error:
         raise DataError(f"{folder / _MANIFEST} is damaged: {error!r}", advice="Prepare the text again.") from None
     except TokenizerError as error:
@@ -115,9 +118,14 @@ def load_corpus(folder: Path) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
         part: TokenView(TokenShards(files[part], fingerprint=tokenizer.fingerprint), tokenizer.bos_id)
         for part in _PARTS
     }
+    if unseen is None:  # prepared by a version that did not record it
+        unseen = unseen_ids(parts["train"].counts(tokenizer.vocab_size), tokenizer.special_ids)
+    train = parts["train"]
     corpus = TokenCorpus(
+        unseen=unseen,
+        begin_id=begin_id(tokenizer, train.read(0, min(len(train), _BEGINNING))),
         digest=check_digests(folder, manifest.get("digests", {})),
-        train=parts["train"],
+        train=train,
         held_out=parts["held_out"],
         vocab_size=tokenizer.vocab_size,
         pad_id=tokenizer.pad_id,
@@ -175,6 +183,7 @@ def _make(
             "files": {part: [path.name for path in paths] for part, paths in files.items()},
             "digests": digests_of(path for paths in files.values() for path in paths),
             "counts": asdict(counts),
+            "unseen": to_ranges(unseen_ids(train.counts, tokenizer.special_ids)),
             "report": report.to_dict(),
         }
         write_text_atomically(folder / _MANIFEST, json.dumps(sealed(manifest), indent=1) + "\n")

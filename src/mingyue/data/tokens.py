@@ -54,6 +54,8 @@ class TokenWriter:
         self._in_shard = 0
         self.files: list[Path] = []
         self.tokens = 0
+        self.counts = np.zeros(vocab_size, dtype=np.int64)
+        """How often each id was written, [V]; complete once the files are finished."""
 
     def append(self, ids: npt.NDArray[np.integer] | Sequence[int]) -> None:
         """Add ids, shape [N]."""
@@ -101,6 +103,7 @@ class TokenWriter:
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self._vocab_size:
             raise DataError(f"token id {low if low < 0 else high} is outside the vocabulary of {self._vocab_size:,}")
+        self.counts += np.bincount(ids, minlength=self._vocab_size)
         ids = ids.astype(self._type)
         while ids.size:
             file = self._file or self._open_shard()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mingyue.config import GenerateSettings
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mingyue.text import Tokenizer
 
 _LINE_END = "\n"
-"""Read in place of an empty prompt by a model of one long document, which has met its start mark only once."""
+"""Read in place of an empty prompt by a model of one document that does not say what it begins with (older ones)."""
 
 
 def generate(
@@ -27,6 +27,8 @@ def generate(
     settings: GenerateSettings | None = None,
     *,
     starts_with_bos: bool,
+    begin_id: int | None = None,
+    unseen: Collection[int] = (),
     logprobs: bool = False,
     use_cache: bool = True,
     note: Note | None = None,
@@ -38,6 +40,8 @@ def generate(
         prompts,
         settings,
         starts_with_bos=starts_with_bos,
+        begin_id=begin_id,
+        unseen=unseen,
         logprobs=logprobs,
         use_cache=use_cache,
         note=note,
@@ -53,14 +57,17 @@ def stream(
     settings: GenerateSettings | None = None,
     *,
     starts_with_bos: bool,
+    begin_id: int | None = None,
+    unseen: Collection[int] = (),
     logprobs: bool = False,
     use_cache: bool = True,
     note: Note | None = None,
 ) -> Iterator[Event]:
     """Continue each prompt; yields every token of every sample as it is written.
 
-    `starts_with_bos`: whether BOS stands before each prompt, as the model's training data had it (an empty prompt is
-    then BOS alone; without, a line end is read in its place). The text depends on the prompt, its index and the
+    `starts_with_bos`: whether BOS stands before each prompt, as the model's training data had it. An empty prompt is
+    then BOS alone; without, `begin_id` is read in its place, a token that training has met. `unseen`: ids that training
+    has not met, which are generated only with `allow_unseen`. The text depends on the prompt, its index and the
     settings, never on the batch or on `use_cache` (False reads everything again for every token).
 
     `note` receives sentences for the user: a prompt longer than the context, a text that outgrows it; each at
@@ -71,7 +78,7 @@ def stream(
     settings = settings or GenerateSettings()
     note = note or _ignore
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-    all_ids = [_prompt_ids(tokenizer, prompt, starts_with_bos, model.config.vocab_size) for prompt in prompts]
+    all_ids = [_prompt_ids(tokenizer, prompt, starts_with_bos, begin_id, model.config.vocab_size) for prompt in prompts]
     _tell_long_prompts(all_ids, model.config.context, note)
     device = model.embedding.weight.device
     texts = [
@@ -82,6 +89,8 @@ def stream(
     if settings.max_new_tokens == 0:
         return iter([text.nothing() for text in texts])
     never = {tokenizer.pad_id, tokenizer.bos_id, *range(tokenizer.vocab_size, model.config.vocab_size)}
+    if not settings.allow_unseen:
+        never |= set(unseen)
     never -= {tokenizer.eos_id}  # some tokenizers have one mark for beginning, end and padding
     sampler = Sampler(
         settings,
@@ -93,10 +102,14 @@ def stream(
     return Engine(model, sampler, texts, use_cache=use_cache, note=note).run()
 
 
-def _prompt_ids(tokenizer: Tokenizer, prompt: str, starts_with_bos: bool, vocab_size: int) -> list[int]:
+def _prompt_ids(
+    tokenizer: Tokenizer, prompt: str, starts_with_bos: bool, begin_id: int | None, vocab_size: int
+) -> list[int]:
     ids = tokenizer.encode(prompt)
     if starts_with_bos:
         ids = [tokenizer.bos_id, *ids]
+    elif not ids and begin_id is not None:
+        ids = [begin_id]
     elif not ids:
         ids = tokenizer.encode(_LINE_END) or [tokenizer.bos_id]  # some given tokenizers drop white space
     if max(ids) >= vocab_size:

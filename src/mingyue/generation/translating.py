@@ -61,6 +61,7 @@ def translate(
     lines: Sequence[str],
     settings: TranslateSettings | None = None,
     *,
+    unseen: Collection[int] = (),
     align: bool = False,
     first_line: int = 0,
     progress: Progress | None = None,
@@ -69,9 +70,9 @@ def translate(
 
     The result depends on the line and the settings (when drawing: on its index too, counted from `first_line`, so that
     a text may come in several calls), never on the batch. A line without tokens has empty translations, and the model
-    is not asked. A line longer than the context is cut, and its translations say so (`truncated`). `align` adds where
-    the model looked: weights of the cross-attention of the last block, averaged over its heads. `progress` gets the
-    lines done and all.
+    is not asked. A line longer than the context is cut, and its translations say so (`truncated`). `align` adds
+    where the model looked: weights of the cross-attention of the last block, averaged over its heads. `unseen`: ids
+    that training has not met in targets, written only with `allow_unseen`. `progress` gets the lines done and all.
 
     Raises `GenerationError` when a line has a token that the model does not know, or the model's output is NaN.
     """
@@ -87,6 +88,7 @@ def translate(
         eos_id=target_tokenizer.eos_id,
         pad_id=target_tokenizer.pad_id,
         n_written_ids=target_tokenizer.vocab_size,
+        unseen=() if settings.allow_unseen else unseen,
         align=align,
         first_line=first_line,
         progress=progress,
@@ -157,12 +159,13 @@ def _search(
     pad_id: int,
     n_written_ids: int,
     align: bool,
+    unseen: Collection[int] = (),
     first_line: int = 0,
     progress: Progress | None = None,
 ) -> list[list[Hypothesis]]:
     """Hypotheses for each source, none for one without tokens; ids from `n_written_ids` on spell nothing."""
     _check_ids(sources, model.config.source_vocab_size or model.config.vocab_size, first_line)
-    never = {pad_id, bos_id, *range(n_written_ids, model.config.vocab_size)} - {eos_id}
+    never = {pad_id, bos_id, *range(n_written_ids, model.config.vocab_size), *unseen} - {eos_id}
     results: list[list[Hypothesis]] = [[] for _ in sources]
     n_done = sum(not source for source in sources)
     for lines in _batches(sources, settings.batch_size):

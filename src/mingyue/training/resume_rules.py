@@ -95,6 +95,7 @@ RULES: dict[str, Rule] = {
             "muon_momentum",
             "clip",
             "label_smoothing",
+            "unseen_share",
         ),
         _NOW,
     ),
