@@ -147,7 +147,7 @@ def test_parquet_takes_a_column(read, tmp_path):
         read(path)
     assert texts(read(path, skip_bad=True)) == ["床前"]
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match="not a whole Parquet file"):
+    with pytest.raises(DataError, match="not a complete Parquet file"):
         read(path)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mingyue.data import IGNORE, PairOrder, PairRows, heldout_pair_batches, pair_batch
-from mingyue.data.pair_order import cut_by_budget
+from mingyue.data.order import cut_by_budget
 from mingyue.errors import DataError
 
 PAD, BOS, EOS = 0, 1, 2

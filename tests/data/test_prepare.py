@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from mingyue.config import DataSettings, TokenizerSettings
 from mingyue.data import baselines, fit_context, heldout_batches, load_corpus, prepare_corpus, sources
-from mingyue.data.reading import Piece
-from mingyue.data.store import PieceStore
+from mingyue.data.store import PieceStore, StoredPiece
 from mingyue.errors import DataError
 
 BOS, EOS = 1, 2
@@ -74,7 +73,7 @@ def test_a_document_far_from_its_ends_is_cut_in_two(prepare, write):
 def stored(folder, *pairs):
     store = PieceStore(folder)
     for text, tail in pairs:
-        store.add(Piece(text, tail, "a", 1, first=True, last=True))
+        store.add(StoredPiece(text, tail, first=True, last=True))
     return store
 
 

@@ -144,7 +144,7 @@ def test_a_field_that_nothing_uses_is_told(read, write):
 def test_the_report_says_what_was_read_in_numbers(read, write):
     found = read(write("a.txt", "床前\n\n明月\n"), separator="blank-line")
     assert found[1].describe()[0] == "read 1 file: 2 documents, 7 characters, 15 bytes as UTF-8"
-    assert found[1].kept == 2
+    assert found[1].documents == 2
 
 
 def test_progress_ends_at_the_whole(write):

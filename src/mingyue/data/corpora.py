@@ -13,6 +13,7 @@ from pathlib import Path
 from mingyue.config import nearest
 from mingyue.data.fetch import data_folder, fetch_file, mirrored, sha256_check
 from mingyue.data.report import Progress, ReadReport
+from mingyue.data.tang import make_tang
 from mingyue.errors import DataError
 from mingyue.files import write_text_atomically
 
@@ -111,8 +112,6 @@ def get_corpus(
     if found is not None:
         return found
     if name == "tang":
-        from mingyue.data.tang import make_tang
-
         return make_tang(place, simplified=simplified, progress=progress)
     if name == "shakespeare":
         origin = mirrored("shakespeare.txt") or _SHAKESPEARE

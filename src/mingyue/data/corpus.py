@@ -1,14 +1,24 @@
-"""A prepared text: token ids to train on and to hold out, and the numbers that go with them."""
+"""Prepared text and prepared pairs: token ids to train on and to hold out, and the numbers that belong to them.
+
+A text is one long sequence of ids, read in windows. Pairs are rows: the ids of a text and EOS, which no text contains,
+so that rows are found again in one flat token file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from mingyue.data.tokens import Ids, TokenShards
+from mingyue.data.tokens import PREPARE_AGAIN, Ids, TokenShards
 from mingyue.errors import DataError
+
+Int64s = npt.NDArray[np.int64]
+_CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -96,3 +106,111 @@ def fit_context(corpus: TokenCorpus, context: int, *, rows: int | None = None) -
             f"each step passes over it {passes:.1f} times"
         )
     return Fit(context, tuple(notes))
+
+
+class TokenRows:
+    """Rows of ids that lie one after the other. `lengths` int64 [N]: ids of each row."""
+
+    def __init__(self, ids: npt.NDArray[np.integer[Any]], lengths: Int64s) -> None:
+        self._ids, self.lengths = ids, lengths
+        self._starts = np.cumsum(lengths) - lengths
+
+    @classmethod
+    def ending_with(cls, eos_id: int, ids: npt.NDArray[np.integer[Any]], where: str) -> Self:
+        """Rows that each end with EOS, and hold it nowhere else. Raises `DataError` if the last one does not end."""
+        found = [np.flatnonzero(ids[at : at + _CHUNK] == eos_id) + at for at in range(0, len(ids), _CHUNK)]
+        ends = np.concatenate([np.empty(0, np.int64), *found]) + 1
+        if len(ids) and (not len(ends) or ends[-1] != len(ids)):
+            raise DataError(f"the last row of {where} does not end", advice=PREPARE_AGAIN)
+        return cls(ids, np.diff(ends, prepend=0))
+
+    @classmethod
+    def of(cls, rows: Sequence[npt.NDArray[np.integer[Any]] | Sequence[int]]) -> Self:
+        """Rows given one by one."""
+        arrays = [np.asarray(row, dtype=np.int64) for row in rows]
+        lengths = np.array([len(row) for row in arrays], dtype=np.int64)
+        return cls(np.concatenate([np.empty(0, np.int64), *arrays]), lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def row(self, number: int) -> Int64s:
+        """The ids of a row, int64."""
+        start = int(self._starts[number])
+        return self._ids[start : start + int(self.lengths[number])].astype(np.int64)
+
+    def padded(self, rows: Int64s, fill: int) -> Int64s:
+        """The ids of `rows` [B], int64 [B, longest of them], with `fill` after the shorter ones."""
+        lengths = self.lengths[rows]
+        inside = np.arange(lengths.max()) < lengths[:, None]
+        first_of_row = np.cumsum(lengths) - lengths
+        places = np.arange(int(lengths.sum())) + np.repeat(self._starts[rows] - first_of_row, lengths)
+        padded = np.full(inside.shape, fill, dtype=np.int64)
+        padded[inside] = self._ids[places]
+        return padded
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """Pairs as ids: a source row is `x… EOS`, a target row `y… EOS` (without BOS)."""
+
+    sources: TokenRows
+    targets: TokenRows
+
+    def __post_init__(self) -> None:
+        if len(self.sources) != len(self.targets):
+            raise DataError(
+                f"{len(self.sources):,} source rows and {len(self.targets):,} target rows", advice=PREPARE_AGAIN
+            )
+
+    @classmethod
+    def of(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Self:
+        """Pairs in memory; each row already ends with EOS."""
+        return cls(TokenRows.of(sources), TokenRows.of(targets))
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    @property
+    def source_lengths(self) -> Int64s:
+        """Tokens of each source row with its EOS, int64 [N]."""
+        return self.sources.lengths
+
+    @property
+    def target_lengths(self) -> Int64s:
+        """Tokens of each target row with its EOS, int64 [N]: the predictions that it asks for."""
+        return self.targets.lengths
+
+    def source(self, number: int) -> Int64s:
+        """Ids of a source row, EOS last, int64."""
+        return self.sources.row(number)
+
+    def target(self, number: int) -> Int64s:
+        """Ids of a target row, EOS last, without BOS, int64."""
+        return self.targets.row(number)
+
+
+@dataclass(frozen=True)
+class PairCorpus:
+    """What `prepare_pairs` made. The ids of padding, BOS and EOS are the same on both sides."""
+
+    train: PairRows
+    valid: PairRows
+    source_vocab_size: int
+    target_vocab_size: int
+    pad_id: int
+    bos_id: int
+    eos_id: int
+    valid_target_bytes: int
+    """UTF-8 bytes of the target texts of the validation pairs, for bits per byte."""
+    fingerprint: str
+    """SHA-256 of the tokenizer, or of both."""
+    shared_vocabulary: bool = True
+    """Whether both sides have one tokenizer."""
+    digest: str = ""
+    """SHA-256 over the token files; empty where it is not known."""
+
+    @cached_property
+    def valid_targets(self) -> int:
+        """Predictions that an evaluation on the validation pairs makes: their target tokens with EOS."""
+        return int(self.valid.target_lengths.sum())

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mingyue.config import DataSettings, PairSettings
-from mingyue.data.encodings import CHUNK, find_encoding, read_text
 from mingyue.data.formats import SURROGATE, lines_of
 from mingyue.data.pair_records import Fields, pair_records
+from mingyue.data.reading import Gauge, open_text
 from mingyue.data.report import BadRecords, Progress, ReadReport
-from mingyue.data.sources import Source, expand_sources, opened
+from mingyue.data.sources import Source, expand_sources
 from mingyue.errors import DataError
 
 Part = Literal["train", "valid"]
@@ -27,8 +26,7 @@ TOO_LONG = "too long"
 _NO_TEXT = "pair with half a surrogate pair, or bytes that do not fit the encoding"
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """A text and what it should become, exactly as they were read, without the ends of the lines."""
 
     source: str
@@ -59,7 +57,7 @@ def read_lines(
         source,
         DataSettings(encoding=encoding, skip_bad=skip_bad),
         report,
-        _Gauge([source], progress).of(0),
+        Gauge([source], progress).of(0),
         offers_skipping=offers_skipping,
     )
 
@@ -169,7 +167,7 @@ def _reason(pair: Pair, seen: set[bytes] | None) -> str | None:
 def _aligned_pairs(
     files: Sequence[Source], data: DataSettings, report: ReadReport, progress: Progress | None
 ) -> Iterator[Pair]:
-    gauge = _Gauge(files, progress)
+    gauge = Gauge(files, progress)
     for at in range(0, len(files), 2):
         source, target = files[at : at + 2]
         sources = _lines(source, data, report, gauge.of(at))
@@ -201,8 +199,8 @@ def _record_pairs(
     progress: Progress | None,
 ) -> Iterator[Pair]:
     for file in files:
-        _refuse_other_kinds(file)
-    gauge = _Gauge(files, progress)
+        refuse_other_kinds(file)
+    gauge = Gauge(files, progress)
     for at, file in enumerate(files):
         raw = _lines(file, data, report, gauge.of(at), offers_skipping=bad.offers)
         lines = (line + "\n" for line in raw)
@@ -214,11 +212,12 @@ def _one_file(name: str, report: ReadReport) -> Source:
     files = expand_sources([name], report)
     if len(files) != 1 or not (files[0].named or files[0].repeatable):
         raise DataError(f"{name} is {len(files):,} files, and one was expected", advice="Name each file by itself.")
-    _refuse_other_kinds(files[0])
+    refuse_other_kinds(files[0])
     return files[0]
 
 
-def _refuse_other_kinds(file: Source) -> None:
+def refuse_other_kinds(file: Source) -> None:
+    """Raise `DataError` for Parquet files and data sets of a hub, which pairs are not read from."""
     if file.kind in ("hub", "parquet"):
         raise DataError(
             f"{file.name}: pairs are not read from {'a hub' if file.kind == 'hub' else 'Parquet'}",
@@ -234,40 +233,7 @@ def _lines(
     *,
     offers_skipping: bool = True,
 ) -> Iterator[str]:
-    with opened(source) as open_bytes:
-        encoding = find_encoding(
-            source.name, open_bytes, data.encoding, skip_bad=data.skip_bad, offers_skipping=offers_skipping
-        )
-        report.files += 1
-        report.count_encoding(encoding.label)
-        if encoding.label.endswith("(detected)"):
-            report.note(f"{source.name}: read as {encoding.codec}, as detected; --encoding sets it")
-        chunks = read_text(source.name, open_bytes, encoding)
-        for line in lines_of(_counted(chunks, advance)):
+    with open_text(source, data, report, advance, offers_skipping=offers_skipping) as (_, chunks):
+        for line in lines_of(chunks):
             yield line.removesuffix("\n")
     advance(source.size)
-
-
-def _counted(chunks: Iterator[str], advance: Callable[[int], None]) -> Iterator[str]:
-    for number, chunk in enumerate(chunks, start=1):
-        yield chunk
-        advance(number * CHUNK)
-
-
-class _Gauge:
-    """Progress over several files that are read side by side, in bytes of their size on the disk."""
-
-    def __init__(self, files: Sequence[Source], progress: Progress | None) -> None:
-        self._sizes = [file.size for file in files]
-        self._done = [0] * len(files)
-        self._progress = progress
-
-    def of(self, place: int) -> Callable[[int], None]:
-        """What the reader of this file calls with the bytes it has done."""
-
-        def advance(size: int) -> None:
-            self._done[place] = min(size, self._sizes[place])
-            if self._progress is not None:
-                self._progress("reading", sum(self._done), sum(self._sizes))
-
-        return advance

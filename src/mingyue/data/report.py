@@ -45,11 +45,6 @@ class ReadReport:
     held_out_characters: int = 0
     vocab_size: int = 0
 
-    @property
-    def kept(self) -> int:
-        """Documents kept."""
-        return self.documents
-
     def drop(self, reason: str, where: str, *, count: int = 1) -> None:
         """Count something that is left out; the first place of each reason is remembered."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
@@ -66,10 +61,8 @@ class ReadReport:
 
     def describe(self) -> list[str]:
         """The report as lines for a person."""
-        lines = [
-            f"read {_many(self.files, 'file')}: {_many(self.documents, 'document')}, "
-            f"{_many(self.characters, 'character')}, {_many(self.bytes, 'byte')} as UTF-8"
-        ]
+        counts = f"{_many(self.characters, 'character')}, {_many(self.bytes, 'byte')} as UTF-8"
+        lines = [f"read {_many(self.files, 'file')}: {self._kept()}, {counts}"]
         if self.encodings:
             ordered = sorted(self.encodings.items(), key=lambda item: (-item[1], item[0]))
             lines.append("encoding: " + ", ".join(f"{label} ({_many(n, 'file')})" for label, n in ordered))
@@ -77,12 +70,18 @@ class ReadReport:
             parts = [f"{n:,} × {reason} (first: {self.examples[reason]})" for reason, n in self.dropped.items()]
             lines.append("left out: " + "; ".join(parts))
         if self.vocab_size:
-            share = self.held_out_characters / self.characters if self.characters else 0.0
-            lines.append(
-                f"tokens: {self.train_tokens:,} to train on, {self.held_out_tokens:,} held out "
-                f"({share:.1%} of the characters); vocabulary {self.vocab_size:,}"
-            )
+            lines.append(self._sizes())
         return lines + self.notes
+
+    def _kept(self) -> str:
+        return _many(self.documents, "document")
+
+    def _sizes(self) -> str:
+        share = self.held_out_characters / self.characters if self.characters else 0.0
+        return (
+            f"tokens: {self.train_tokens:,} to train on, {self.held_out_tokens:,} held out "
+            f"({share:.1%} of the characters); vocabulary {self.vocab_size:,}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -92,6 +91,34 @@ class ReadReport:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The report that `to_dict` gave."""
         return cls(**values)
+
+
+@dataclass
+class PairReport(ReadReport):
+    """A `ReadReport` of pairs: its documents are pairs, both sides together.
+
+    `train_tokens` and `held_out_tokens` count target tokens (with EOS) of the training and the validation pairs;
+    `vocab_size` is that of the target side.
+    """
+
+    train_pairs: int = 0
+    valid_pairs: int = 0
+    train_source_tokens: int = 0
+    """Source tokens of the training pairs, with EOS."""
+    source_vocab_size: int = 0
+
+    def _kept(self) -> str:
+        return f"{_many(self.documents, 'pair')} kept"
+
+    def _sizes(self) -> str:
+        vocabulary = f"{self.vocab_size:,}"
+        if self.source_vocab_size != self.vocab_size:
+            vocabulary = f"{self.source_vocab_size:,} for sources, {self.vocab_size:,} for targets"
+        return (
+            f"pairs: {self.train_pairs:,} to train on ({self.train_source_tokens:,} source tokens, "
+            f"{self.train_tokens:,} target tokens), {self.valid_pairs:,} held out "
+            f"({self.held_out_tokens:,} target tokens); vocabulary {vocabulary}"
+        )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from mingyue.config import nearest
+from mingyue.data.corpora import CORPORA, resolve_corpus
 from mingyue.data.encodings import Opener
 from mingyue.data.report import ReadReport, readable
 from mingyue.errors import DataError
@@ -138,7 +139,7 @@ def _expand(name: str, report: ReadReport, *, with_field: bool) -> Iterator[Sour
     if _is_there(path):
         yield from _folder(path, report) if path.is_dir() else [_file(path, name, named=True)]
         return
-    corpus = _corpus(name, report)
+    corpus = resolve_corpus(name, report)
     if corpus is not None:
         yield _file(corpus, name, named=True)
         return
@@ -199,15 +200,7 @@ def _globbed(pattern: str, report: ReadReport) -> Iterator[Source]:
             yield from _folder(path, report)
 
 
-def _corpus(name: str, report: ReadReport) -> Path | None:
-    from mingyue.data.corpora import resolve_corpus
-
-    return resolve_corpus(name, report)
-
-
 def _nothing(name: str, path: Path) -> DataError:
-    from mingyue.data.corpora import CORPORA
-
     near = None
     with suppress(OSError):
         near = nearest(path.name, [entry.name for entry in path.parent.iterdir()])

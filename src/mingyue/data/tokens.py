@@ -22,6 +22,7 @@ from mingyue.files import explain_os_error, sha256_of
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 SHARD_TOKENS = 1 << 28
+PREPARE_AGAIN = "Prepare the data again."
 _MAGIC = b"MINGYUE\x00"
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIQQ32s")
@@ -196,20 +197,21 @@ def _mapped(path: Path, fingerprint: str | None) -> Ids:
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise DataError(f"the token file {path} cannot be read: {error.strerror or error}") from None
-    again = "Prepare the text again."
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
-        raise DataError(f"{path} is not a token file", advice=again)
+        raise DataError(f"{path} is not a token file", advice=PREPARE_AGAIN)
     _, version, item, count, vocab_size, digest = _HEADER.unpack(head)
     if version != _VERSION:
-        raise DataError(f"{path} is a token file of version {version}; this program reads {_VERSION}", advice=again)
+        raise DataError(
+            f"{path} is a token file of version {version}; this program reads {_VERSION}", advice=PREPARE_AGAIN
+        )
     if item not in _TYPES or item != stored_type(vocab_size).itemsize:
-        raise DataError(f"{path} says {item} bytes an id for a vocabulary of {vocab_size:,}", advice=again)
+        raise DataError(f"{path} says {item} bytes an id for a vocabulary of {vocab_size:,}", advice=PREPARE_AGAIN)
     if size != _HEADER.size + count * item:
         message = f"{path} should hold {count:,} ids in {_HEADER.size + count * item:,} bytes and has {size:,}"
-        raise DataError(message, advice=again)
+        raise DataError(message, advice=PREPARE_AGAIN)
     if fingerprint is not None and digest.hex() != fingerprint:
         message = f"{path} was made with the tokenizer {digest.hex()[:12]}…, not with {fingerprint[:12]}…"
-        raise DataError(message, advice=again)
+        raise DataError(message, advice=PREPARE_AGAIN)
     if count == 0:
         return np.empty(0, _TYPES[item])
     return np.memmap(path, dtype=_TYPES[item], mode="r", offset=_HEADER.size, shape=(count,))
@@ -236,6 +238,6 @@ def check_digests(folder: Path, expected: Mapping[str, str]) -> str:
         if found != digest:
             raise DataError(
                 f"{path} is damaged: its SHA-256 is {found[:12]}…, the manifest beside it says {digest[:12]}…",
-                advice="Prepare the text again.",
+                advice=PREPARE_AGAIN,
             )
     return hashlib.sha256(" ".join(f"{name} {expected[name]}" for name in sorted(expected)).encode()).hexdigest()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mingyue.data import PairBatch, PairCorpus, PairOrder, heldout_pair_batches, pair_batch
-from mingyue.data.pair_order import cut_by_budget
+from mingyue.data.order import cut_by_budget
 from mingyue.training.plan import RunSizes
 
 
