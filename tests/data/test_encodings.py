@@ -102,7 +102,7 @@ def test_a_told_encoding_is_used_and_checked(read, write):
     """D4: both when it fits and when not."""
     path = write("poem.txt", POEM.encode("big5", errors="ignore"))
     assert only(read(path, encoding="big5")) == POEM.encode("big5", errors="ignore").decode("big5")
-    with pytest.raises(DataError, match=r"poem\.txt, line 1: byte 0 \(0xa7\) does not fit utf-8 as told"):
+    with pytest.raises(DataError, match=r"poem\.txt, line 1: byte 0 \(0xa7\) does not fit utf-8 as given"):
         read(path, encoding="utf-8")
     with pytest.raises(SettingsError, match="Did you mean gbk"):
         read(path, encoding="gkb")

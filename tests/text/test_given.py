@@ -184,8 +184,8 @@ def test_a_mark_that_its_model_holds_as_a_word_is_told():
     backend.add_special_tokens(["</s>"])
     tokenizer = Tokenizer.from_json(backend.to_str())
     assert names(tokenizer)[2] == "</s>" and tokenizer.encode("a </s>")[-1] == tokenizer.eos_id
-    assert "text that spells </s> becomes that mark" in tokenizer.notes
-    assert not any("becomes that mark" in note for note in Tokenizer.from_json(gpt2_like().to_str()).notes)
+    assert "text that contains </s> becomes that special token" in tokenizer.notes
+    assert not any("becomes that special token" in note for note in Tokenizer.from_json(gpt2_like().to_str()).notes)
 
 
 def test_a_mark_that_was_not_special_becomes_special():

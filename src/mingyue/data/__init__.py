@@ -1,4 +1,4 @@
-"""Text in, tokens and batches out: reading, splitting, encoding, the order of samples, known corpora.
+"""From text to tokens and batches: reading, splitting, encoding, the order of samples, known corpora.
 
 Only `batches` needs torch; it is imported when one of its names is used.
 """

@@ -112,7 +112,7 @@ def _batch(windows: npt.NDArray[np.unsignedinteger], bos_id: int, documents: boo
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Source rows, and what the decoder reads and should answer. Padding is on the right only."""
+    """Source rows, and the inputs and targets of the decoder. Padding is on the right only."""
 
     source_BS: torch.Tensor
     """Ids `x… EOS`, int64, then padding."""
@@ -166,8 +166,8 @@ def heldout_pair_batches(
 ) -> Iterator[PairBatch]:
     """Every pair once, sorted by length and cut as in training (`cut_by_budget`), the longest batch last.
 
-    `limit`: about so many targets, in whole pairs spread evenly over `rows`, the same ones every time. What a pair
-    contributes to a summed loss depends on no other pair, so neither order nor budget changes the value.
+    `limit`: about this many targets, in whole pairs spread evenly over `rows`, always the same ones. The loss of a
+    pair does not depend on other pairs, so neither order nor budget changes the sum.
     """
     chosen: Int64s = np.arange(len(rows), dtype=np.int64)
     targets = int(rows.target_lengths.sum())

@@ -42,7 +42,7 @@ class TokenView:
 
 @dataclass(frozen=True)
 class TokenCorpus:
-    """What `prepare_corpus` made. Characters and bytes count the separators between documents too."""
+    """The result of `prepare_corpus`. Characters and bytes include the separators between documents."""
 
     train: TokenView
     held_out: TokenView
@@ -60,27 +60,27 @@ class TokenCorpus:
     held_out_bytes: int
     """UTF-8 bytes of the held-out text, for bits per byte."""
     digest: str = ""
-    """SHA-256 over the token files; empty where it is not known."""
+    """SHA-256 over the token files; empty if unknown."""
 
     @property
     def held_out_targets(self) -> int:
-        """Predictions that a held-out evaluation makes, those of BOS (without loss) among them."""
+        """Predictions of a held-out evaluation, including those of BOS (without loss)."""
         return max(0, len(self.held_out) - 1)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A context that the text can fill, and sentences about what that changed."""
+    """A context that the text can fill, and notes about what that changed."""
 
     context: int
     notes: tuple[str, ...] = ()
 
 
 def fit_context(corpus: TokenCorpus, context: int, *, rows: int | None = None) -> Fit:
-    """The asked context, or a shorter one if the training part has fewer targets, said in numbers.
+    """The requested context, or a shorter one if the training part has fewer targets; the notes give the numbers.
 
-    `rows`: windows of a step, to tell when one step is more than the whole text. Raises `DataError` with the numbers
-    if there is nothing to predict.
+    `rows`: windows of a step, to note when one step takes more than the whole text. Raises `DataError` with the
+    numbers if there is nothing to predict.
     """
     targets = len(corpus.train) - 1
     if targets < 1:
@@ -109,7 +109,7 @@ def fit_context(corpus: TokenCorpus, context: int, *, rows: int | None = None) -
 
 
 class TokenRows:
-    """Rows of ids that lie one after the other. `lengths` int64 [N]: ids of each row."""
+    """Rows of ids stored one after the other. `lengths` int64 [N]: ids of each row."""
 
     def __init__(self, ids: npt.NDArray[np.integer[Any]], lengths: Int64s) -> None:
         self._ids, self.lengths = ids, lengths
@@ -117,7 +117,7 @@ class TokenRows:
 
     @classmethod
     def ending_with(cls, eos_id: int, ids: npt.NDArray[np.integer[Any]], where: str) -> Self:
-        """Rows that each end with EOS, and hold it nowhere else. Raises `DataError` if the last one does not end."""
+        """Rows that each end with EOS and contain it nowhere else. Raises `DataError` if the last one does not end."""
         found = [np.flatnonzero(ids[at : at + _CHUNK] == eos_id) + at for at in range(0, len(ids), _CHUNK)]
         ends = np.concatenate([np.empty(0, np.int64), *found]) + 1
         if len(ids) and (not len(ends) or ends[-1] != len(ids)):
@@ -126,7 +126,7 @@ class TokenRows:
 
     @classmethod
     def of(cls, rows: Sequence[npt.NDArray[np.integer[Any]] | Sequence[int]]) -> Self:
-        """Rows given one by one."""
+        """Rows from a sequence of rows."""
         arrays = [np.asarray(row, dtype=np.int64) for row in rows]
         lengths = np.array([len(row) for row in arrays], dtype=np.int64)
         return cls(np.concatenate([np.empty(0, np.int64), *arrays]), lengths)
@@ -144,9 +144,9 @@ class TokenRows:
         lengths = self.lengths[rows]
         inside = np.arange(lengths.max()) < lengths[:, None]
         first_of_row = np.cumsum(lengths) - lengths
-        places = np.arange(int(lengths.sum())) + np.repeat(self._starts[rows] - first_of_row, lengths)
+        indices = np.arange(int(lengths.sum())) + np.repeat(self._starts[rows] - first_of_row, lengths)
         padded = np.full(inside.shape, fill, dtype=np.int64)
-        padded[inside] = self._ids[places]
+        padded[inside] = self._ids[indices]
         return padded
 
 
@@ -178,7 +178,7 @@ class PairRows:
 
     @property
     def target_lengths(self) -> Int64s:
-        """Tokens of each target row with its EOS, int64 [N]: the predictions that it asks for."""
+        """Tokens of each target row with its EOS, int64 [N]: the number of its predictions."""
         return self.targets.lengths
 
     def source(self, number: int) -> Int64s:
@@ -192,7 +192,7 @@ class PairRows:
 
 @dataclass(frozen=True)
 class PairCorpus:
-    """What `prepare_pairs` made. The ids of padding, BOS and EOS are the same on both sides."""
+    """The result of `prepare_pairs`. The ids of PAD, BOS and EOS are the same on both sides."""
 
     train: PairRows
     valid: PairRows
@@ -208,9 +208,9 @@ class PairCorpus:
     shared_vocabulary: bool = True
     """Whether both sides have one tokenizer."""
     digest: str = ""
-    """SHA-256 over the token files; empty where it is not known."""
+    """SHA-256 over the token files; empty if unknown."""
 
     @cached_property
     def valid_targets(self) -> int:
-        """Predictions that an evaluation on the validation pairs makes: their target tokens with EOS."""
+        """Predictions of an evaluation on the validation pairs: their target tokens with EOS."""
         return int(self.valid.target_lengths.sum())

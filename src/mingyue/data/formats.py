@@ -31,7 +31,7 @@ class Record:
 
 
 def lines_of(chunks: Iterable[str]) -> Iterator[str]:
-    r"""Lines with their \n; nothing else ends a line (str.splitlines would also cut at U+2028 and the like)."""
+    r"""Lines with their \n; nothing else ends a line (str.splitlines also cuts at U+2028 and the like)."""
     rest = ""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split("\n")
@@ -66,9 +66,9 @@ def json_objects(
 def text_value(
     found: object, field: str, where: str, bad: BadRecords, *, keys: Iterable[str], advice: str
 ) -> str | None:
-    """The value `found` under `field`, if it is text; if it is `ABSENT` or something else, `bad` gets it.
+    """The value `found` under `field` if it is text; else None, after `bad` was called.
 
-    `keys`: those of the record, and `advice`, for the message.
+    `keys` (those of the record) and `advice` are for the message.
     """
     if isinstance(found, str):
         return found

@@ -1,7 +1,7 @@
-r"""Pairs of texts out of whatever the user named: aligned files, or records that hold both sides.
+r"""Reads pairs of texts from the files that the user named: aligned files, or records that hold both sides.
 
-A line ends at \n or \r\n and at nothing else, so that no character inside a text (U+2028, U+0085, a form feed…) can
-shift what follows against the other side.
+Only \n or \r\n ends a line, so that no character inside a text (U+2028, U+0085, a form feed…) can shift the following
+lines against the other side.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_TEXT = "pair with half a surrogate pair, or bytes that do not fit the encodi
 
 
 class Pair(NamedTuple):
-    """A text and what it should become, exactly as they were read, without the ends of the lines."""
+    """A source text and its target, exactly as read, without line ends."""
 
     source: str
     target: str
@@ -46,9 +46,9 @@ def read_lines(
 ) -> Iterator[str]:
     r"""The lines of a text file, of a .gz file, or of standard input ("-"), without their ends, one after the other.
 
-    `encoding` None: UTF-8, or detected and told in `report`. A line end at the end of the file begins no further line;
-    a byte-order mark is no character. `skip_bad`: bytes that do not fit stay in the line as lone surrogates;
-    `offers_skipping`: errors may advise to ask for it.
+    `encoding` None: UTF-8, or detected and noted in `report`. A line end at the end of the file begins no further line;
+    a byte-order mark is not a character. `skip_bad`: bytes that do not fit stay in the line as lone surrogates;
+    `offers_skipping`: errors may advise --skip-bad.
 
     Raises `DataError` for what cannot be read, `SettingsError` for an encoding that does not exist.
     """
@@ -73,12 +73,12 @@ def read_pairs(
 ) -> Iterator[Pair]:
     """The pairs to train on, or the validation pairs, in order. Of `data` the encoding and skip_bad are used.
 
-    Left out and counted in `report`: a pair with an empty side (nothing but white space), and in the training part a
-    pair that came before, word for word (unless `keep_duplicates`).
+    Left out and counted in `report`: a pair with an empty side (only white space), and in the training part an exact
+    duplicate of an earlier pair (unless `keep_duplicates`).
 
     Raises `DataError` for aligned files of unequal length (both counts, the first line without a partner), for a
     record that cannot be read (line, what was found; unless `data.skip_bad`), and when no pair is left (how many were
-    read, and why they went).
+    read, and why they were left out).
     """
     bad = BadRecords(report, data.skip_bad, offers_skipping)
     names = _names(settings, part)
@@ -100,7 +100,9 @@ def read_pairs(
     for pair in pairs:
         if SURROGATE.search(pair.source) or SURROGATE.search(pair.target):
             bad(
-                _NO_TEXT, pair.where, "half of a surrogate pair, or bytes that do not fit the encoding: this is no text"
+                _NO_TEXT,
+                pair.where,
+                "half of a surrogate pair, or bytes that do not fit the encoding: this is not text",
             )
             continue
         reason = _reason(pair, seen)
@@ -118,12 +120,12 @@ def read_pairs(
 
 
 def pair_digest(source: str, target: str) -> bytes:
-    """16 bytes that are equal for equal pairs (and, with near certainty, only for these)."""
+    """A hash of 16 bytes: equal for equal pairs, and with near certainty only for these."""
     return hashlib.blake2b(f"{len(source)}:{source}{target}".encode(), digest_size=16).digest()
 
 
 def nothing_left(names: Sequence[str], lost: Mapping[str, int]) -> DataError:
-    """The error for pairs that were all left out: how many there were, and why they went."""
+    """The error when all pairs were left out: how many there were, and why."""
     reasons = [f"{count:,} × {reason}" for reason, count in lost.items() if count]
     total = sum(lost.values())
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -140,7 +142,9 @@ def _names(settings: PairSettings, part: Part) -> tuple[str, ...]:
     everything = (*settings.source, *settings.target, *settings.pairs)
     everything += (*settings.valid_source, *settings.valid_target, *settings.valid_pairs)
     if everything.count("-") > 1:
-        raise DataError("standard input was named more than once, and can be read once", advice="Name files instead.")
+        raise DataError(
+            "standard input was named more than once, but can only be read once", advice="Name files instead."
+        )
     records = settings.pairs if part == "train" else settings.valid_pairs
     sources = settings.source if part == "train" else settings.valid_source
     targets = settings.target if part == "train" else settings.valid_target
@@ -184,7 +188,7 @@ def _unequal(source: Source, target: Source, longer: Source, first_bad: int, mos
     return DataError(
         f"{source.name} has {counts[0]:,} lines and {target.name} has {counts[1]:,}: "
         f"line {first_bad:,} of {longer.name} has no partner",
-        advice="Line n of one file belongs to line n of the other, and a line lost anywhere shifts all that follow. "
+        advice="Line n of one file belongs to line n of the other; a missing line shifts all that follow. "
         "Repair the files, or name two that belong together.",
     )
 

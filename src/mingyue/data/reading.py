@@ -1,4 +1,4 @@
-"""Documents out of whatever the user named, one after the other, with a report of everything that was left out."""
+"""Reads documents from the sources that the user named, one by one, and reports everything that was left out."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Document:
 
     text: str
     tail: str
-    """The separator that stood after it ("" if none): text and tails joined give what was read."""
+    """The separator after it ("" if none): texts and tails joined are what was read."""
     source: str
     line: int
     """Where it begins in its source (a row for Parquet), counted from 1."""
 
 
 class Piece(NamedTuple):
-    """A document, or a piece of one that is too long to be held at once."""
+    """A document, or a piece of one that is too long to be held in memory."""
 
     text: str
     tail: str
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 
 
 def read_documents(settings: DataSettings, report: ReadReport, progress: Progress | None = None) -> Iterator[Document]:
-    """The documents of `settings.sources`, in order; `report` is filled on the way.
+    """The documents of `settings.sources`, in order; fills `report` on the way.
 
     Raises `DataError` (file, line, byte, what to do) for what cannot be read, unless `settings.skip_bad`.
     """
@@ -66,7 +66,7 @@ def read_documents(settings: DataSettings, report: ReadReport, progress: Progres
 
 
 def read_pieces(settings: DataSettings, report: ReadReport, progress: Progress | None = None) -> Iterator[Piece]:
-    """The same in pieces of bounded size: a document longer than `split.PIECE_CHARACTERS` comes in several."""
+    """As `read_documents`, in pieces of bounded size: a document longer than `split.PIECE_CHARACTERS` has several."""
     separator = parse_separator(settings.separator)
     sources = expand_sources(settings.sources, report, with_field=settings.field is not None)
     if settings.field is not None and all(source.kind == "text" for source in sources):
@@ -85,7 +85,7 @@ def read_pieces(settings: DataSettings, report: ReadReport, progress: Progress |
             binary = isinstance(error, NotTextError)
             if not settings.skip_bad and (source.named or not binary):
                 raise
-            report.drop("binary file" if binary else "file whose encoding is not sure", source.name)
+            report.drop("binary file" if binary else "file whose encoding is uncertain", source.name)
         advance(source.size)
     if report.documents == before:
         raise _no_text(sources, report)
@@ -168,7 +168,7 @@ def _documents(
             line = part.line + part.text.count("\n", 0, surrogate.start())
             where = f"{source.name}, line {line}"
             if not (part.first and part.last):
-                message = f"{where}: the bytes do not fit the encoding, in a document too long to leave out"
+                message = f"{where}: the bytes do not fit the encoding, in a document that is too long to leave out"
                 raise UndecodableError(message)
             bad("document that does not fit the encoding", where, "the bytes do not fit the encoding")
         else:

@@ -1,4 +1,4 @@
-"""What reading did: kept, left out and why, in which encodings. Nothing is lost without a line here."""
+"""The report of reading: what was kept, what was left out and why, in which encodings. Nothing is lost unreported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mingyue.errors import DataError
 
 
 class Progress(Protocol):
-    """Called during long work. `total` 0 = not known.
+    """Called during long work. `total` is 0 where it is unknown.
 
     `stage`: "reading" and "fetching" in bytes, "vocabulary" and "encoding" in characters, "merging" (bpe) in parts.
     """
@@ -31,32 +31,32 @@ class ReadReport:
     characters: int = 0
     """Characters kept, the separators between documents included."""
     bytes: int = 0
-    """The same in bytes of UTF-8."""
+    """UTF-8 bytes of the same."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Reason → how many files or records were left out."""
+    """Reason → number of files or records left out."""
     examples: dict[str, str] = field(default_factory=dict)
-    """Reason → the first place where it happened."""
+    """Reason → the first file and line where it occurred."""
     encodings: dict[str, int] = field(default_factory=dict)
     """Encoding → number of files."""
     notes: list[str] = field(default_factory=list)
-    """Sentences that the user should see."""
+    """Sentences for the user."""
     train_tokens: int = 0
     held_out_tokens: int = 0
     held_out_characters: int = 0
     vocab_size: int = 0
 
     def drop(self, reason: str, where: str, *, count: int = 1) -> None:
-        """Count something that is left out; the first place of each reason is remembered."""
+        """Count something that is left out; keeps the first place for each reason."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
         self.examples.setdefault(reason, readable(where))
 
     def note(self, sentence: str) -> None:
-        """Remember a sentence for the user, once."""
+        """Add a sentence for the user, unless it is there already."""
         if readable(sentence) not in self.notes:
             self.notes.append(readable(sentence))
 
     def count_encoding(self, label: str) -> None:
-        """One more file in this encoding."""
+        """Count a file in this encoding."""
         self.encodings[label] = self.encodings.get(label, 0) + 1
 
     def describe(self) -> list[str]:
@@ -89,7 +89,7 @@ class ReadReport:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The report that `to_dict` gave."""
+        """The report from the values of `to_dict`."""
         return cls(**values)
 
 
@@ -123,12 +123,12 @@ class PairReport(ReadReport):
 
 @dataclass(frozen=True)
 class BadRecords:
-    """What happens to a record that cannot be read: the first one stops the reading, or all are counted."""
+    """Handles records that cannot be read: raises for the first one, or counts them all."""
 
     report: ReadReport
     skip: bool
     offers: bool = True
-    """Whether the error may advise --skip-bad: not every verb that reads records can leave some out."""
+    """Whether the error may advise --skip-bad, which not every command that reads records has."""
 
     def __call__(self, reason: str, where: str, message: str, advice: str | None = None) -> None:
         """Raise `DataError`, or count the record under `reason`."""
@@ -141,7 +141,7 @@ class BadRecords:
 
 
 def readable(name: str) -> str:
-    """A file name that can be shown and stored: bytes that are not UTF-8 (lone surrogates in Python) are escaped."""
+    """A file name that can be printed and stored: bytes that are not UTF-8 (lone surrogates in Python) are escaped."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
