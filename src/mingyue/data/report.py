@@ -46,7 +46,7 @@ class ReadReport:
     vocab_size: int = 0
 
     def drop(self, reason: str, where: str, *, count: int = 1) -> None:
-        """Count something that is left out; keeps the first place for each reason."""
+        """Count something that is left out; keeps the first file and line for each reason."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
         self.examples.setdefault(reason, readable(where))
 

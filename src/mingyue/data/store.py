@@ -109,7 +109,7 @@ class StoredPiece(NamedTuple):
 
 
 class PieceStore(RecordStore[StoredPiece]):
-    """The pieces of a text, and where its documents end (16 bytes each, beside the memory of the pieces)."""
+    """The pieces of a text, and where its documents end (16 bytes of memory for each)."""
 
     def __init__(self, folder: Path, *, memory_bytes: int = MEMORY_BYTES) -> None:
         super().__init__(StoredPiece, folder, texts=2, flags=2, memory_bytes=memory_bytes)

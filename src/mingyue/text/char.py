@@ -45,9 +45,8 @@ def fitting_min_count(counts: npt.NDArray[np.int64]) -> int:
     rising = np.sort(counts[counts > 0])
     if len(rising) <= ENOUGH:
         return 1
-    below = np.searchsorted(
-        np.cumsum(rising), RARE_SHARE * rising.sum(), side="right"
-    )  # characters that may be left out
+    # the number of characters that may be left out
+    below = np.searchsorted(np.cumsum(rising), RARE_SHARE * rising.sum(), side="right")
     return int(rising[min(below, len(rising) - ENOUGH)])  # those as frequent as the first one kept are kept too
 
 

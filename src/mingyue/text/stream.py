@@ -30,9 +30,9 @@ class StreamDecoder:
         index = self._check(number)
         if index in self._special_ids:
             return ""
-        spelled = self._bytes.after(self._previous, index)
+        data = self._bytes.after(self._previous, index)
         self._previous = index
-        return self._reader.decode(spelled)
+        return self._reader.decode(data)
 
     def finish(self) -> str:
         """The text still held back (U+FFFD for an incomplete character); the decoder then starts a new text."""

@@ -17,7 +17,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenBytes(Protocol):
-    """Bytes of ids."""
+    """The bytes of token ids."""
 
     def alone(self, index: int) -> bytes:
         """Bytes of the id in the middle of a text (b"" for a special id)."""
@@ -29,7 +29,7 @@ class TokenBytes(Protocol):
 
 
 def token_bytes_of(spec: Mapping[str, Any], backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> TokenBytes:
-    """The spelling of a tokenizer.json; `special_ids` are the special ids, which are spelled as nothing."""
+    """The bytes of the ids of a tokenizer.json; those of `special_ids` have none."""
     decoder = spec.get("decoder") or {}
     steps = decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
     names = [step.get("type") for step in steps]
@@ -44,16 +44,16 @@ def token_bytes_of(spec: Mapping[str, Any], backend: tokenizers.Tokenizer, speci
 class _Table:
     """Fixed bytes for each id; the first id of a text may lose one leading space."""
 
-    def __init__(self, spelled: list[bytes], *, strips_space: bool = False) -> None:
-        self._spelled = spelled
+    def __init__(self, table: list[bytes], *, strips_space: bool = False) -> None:
+        self._table = table
         self._strips_space = strips_space
 
     def alone(self, index: int) -> bytes:
-        return self._spelled[index]
+        return self._table[index]
 
     def after(self, previous: int | None, index: int) -> bytes:
-        spelled = self._spelled[index]
-        return spelled.removeprefix(b" ") if self._strips_space and previous is None else spelled
+        data = self._table[index]
+        return data.removeprefix(b" ") if self._strips_space and previous is None else data
 
 
 class _Contextual:
@@ -85,29 +85,29 @@ def _tokens(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> list[
 
 def _byte_level(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> _Table:
     byte_of = {letter: byte for byte, letter in enumerate(byte_letters())}
-    spelled = []
+    table: list[bytes] = []
     for token in _tokens(backend, special_ids):
         try:
-            spelled.append(bytes(byte_of[letter] for letter in token or ""))
+            table.append(bytes(byte_of[letter] for letter in token or ""))
         except KeyError:  # an added token, which is plain text
-            spelled.append((token or "").encode("utf-8"))
-    return _Table(spelled)
+            table.append((token or "").encode("utf-8"))
+    return _Table(table)
 
 
 def _byte_fallback(backend: tokenizers.Tokenizer, special_ids: frozenset[int], steps: list[dict[str, Any]]) -> _Table:
-    spelled = []
+    table: list[bytes] = []
     for token in _tokens(backend, special_ids):
         text = token or ""
         for step in steps:
             found = _BYTE_TOKEN.fullmatch(text) if step["type"] == "ByteFallback" else None
             if found:
-                spelled.append(bytes([int(found[1], 16)]))
+                table.append(bytes([int(found[1], 16)]))
                 break
             if step["type"] == "Replace":
                 text = text.replace(step["pattern"]["String"], step["content"])
         else:
-            spelled.append(text.encode("utf-8"))
-    return _Table(spelled, strips_space=any(step["type"] == "Strip" for step in steps))
+            table.append(text.encode("utf-8"))
+    return _Table(table, strips_space=any(step["type"] == "Strip" for step in steps))
 
 
 def _is_plain(step: Mapping[str, Any]) -> bool:

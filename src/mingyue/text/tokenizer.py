@@ -84,13 +84,13 @@ class Tokenizer:
         Raises `TokenizerError` for an id outside the vocabulary.
         """
         previous: int | None = None
-        spelled: list[bytes] = []
+        chunks: list[bytes] = []
         for number in ids:
             index = self._check(number)
             if index not in self.special_ids:
-                spelled.append(self._bytes.after(previous, index))
+                chunks.append(self._bytes.after(previous, index))
                 previous = index
-        return b"".join(spelled).decode("utf-8", "replace")
+        return b"".join(chunks).decode("utf-8", "replace")
 
     def stream(self) -> StreamDecoder:
         """A decoder that takes ids one at a time."""
@@ -106,11 +106,11 @@ class Tokenizer:
         index = self._check(index)
         if index in self.special_ids:
             return str(self._backend.id_to_token(index))
-        spelled = self._bytes.alone(index)
+        data = self._bytes.alone(index)
         try:
-            text = spelled.decode("utf-8")
+            text = data.decode("utf-8")
         except UnicodeDecodeError:
-            return "".join(f"<{byte:02X}>" for byte in spelled)
+            return "".join(f"<{byte:02X}>" for byte in data)
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
     def describe(self) -> dict[str, str | int]:

@@ -54,7 +54,7 @@ def texts(prepared, part="train"):
     return [(source.decode(rows.source(n)), target.decode(rows.target(n))) for n in range(len(rows))]
 
 
-def test_rows_are_the_ids_of_a_text_and_the_end_mark(prepare):
+def test_rows_are_the_ids_of_a_text_and_eos(prepare):
     source, target, corpus, report = prepare([("ab", "床前床"), ("b", "前")])
     assert source is target
     assert corpus.train.source(0).tolist() == [*source.encode("ab"), EOS]
@@ -109,7 +109,7 @@ def test_the_last_pairs_are_held_out_when_none_are_given(prepare):
     assert len(few[2].valid) == 0 and any("too few to hold out 30.0%" in note for note in few[3].notes)
 
 
-def test_what_is_too_long_with_its_end_mark_is_left_out(prepare, tmp_path):
+def test_what_is_too_long_with_its_eos_is_left_out(prepare, tmp_path):
     """The context counts source tokens with EOS, and BOS with the target: one more than the text on either side."""
     pairs = [("abc", "a"), ("abcd", "a"), ("a", "abc"), ("b", "abcd")]
     prepared = prepare(pairs, valid=[("abcd", "a"), ("c", "床")], max_tokens=4)
@@ -151,7 +151,7 @@ def test_validation_pairs_that_are_trained_on_are_counted(prepare):
     assert "2 of 3 validation pairs are trained on as well" in report.notes
 
 
-def test_text_that_spells_an_end_mark_is_text(prepare):
+def test_text_that_spells_eos_is_text(prepare):
     pairs = [("<eos>", "a<eos>b<bos>"), ("<pad>", "<eos>")]
     for kind in ("char", "bpe", "byte"):
         assert texts(prepare(pairs, tokenizer=kind)) == pairs
