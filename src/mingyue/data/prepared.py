@@ -38,17 +38,17 @@ class PreparedFolder:
     manifest: str
     """Name of the manifest."""
     content: str
-    """"text" or "pairs", for messages."""
+    """What it holds, for messages: "text" or "pairs"."""
     parts: tuple[str, ...]
-    """First parts of the names of the token files."""
+    """Names of the token files, without number and extension."""
 
     def prepare(
         self, key: str | None, make: Callable[[], Mapping[str, Any]], load: Callable[[Path], PreparedT]
     ) -> PreparedT:
-        """What `load` gives: of the data that is here, if it has this `key`; else of new data.
+        """Load the data in the folder if it has this `key`; else prepare it first. Returns what `load` returns.
 
         `make` writes tokenizers and token files, and returns the rest of the manifest ("files": names by part). `load`
-        returns a tuple whose last item is a `ReadReport`. Raises `DataError` when the disk refuses.
+        returns a tuple whose last item is a `ReadReport`. Raises `DataError` when a file cannot be written.
         """
         if key is not None and (self._read() or {}).get("key") == key:
             with suppress(DataError):  # damaged: prepare it again
