@@ -27,7 +27,7 @@ from mingyue.training.sizing import model_config
 class Model:
     """A trained model with its tokenizer. `mingyue.load` makes it."""
 
-    def __init__(self, bundle: Bundle, *, checkpoint: int | None = None) -> None:
+    def __init__(self, bundle: Bundle[DecoderOnly], *, checkpoint: int | None = None) -> None:
         self._bundle = bundle
         self.checkpoint = checkpoint
         """The step of the checkpoint that it is of; None = it is of a model folder."""
@@ -44,7 +44,7 @@ class Model:
     @property
     def config(self) -> ModelConfig:
         """Every size and choice of the model."""
-        return self._bundle.config
+        return self.module.config
 
     @property
     def module(self) -> DecoderOnly:
@@ -238,7 +238,7 @@ def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
     return model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
 
 
-def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> tuple[Bundle, int]:
+def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> tuple[Bundle[DecoderOnly], int]:
     settings = folder.read_settings()
     if settings.pairs.given:
         raise BundleError(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mingyue.api.model import check_begun, damage_told, find_model, run_weights
-from mingyue.bundle import PairBundle, load_pair_bundle, read_bundle_config
+from mingyue.bundle import Bundle, load_bundle, read_bundle_config
 from mingyue.config import EncoderDecoderConfig, TranslateSettings
 from mingyue.data import PairRows, heldout_pair_batches, load_pairs
 from mingyue.data.unseen import to_ranges
@@ -76,7 +76,7 @@ class TranslationReport:
 class Translator:
     """A trained model of pairs with its tokenizers. `mingyue.load_translator` makes it."""
 
-    def __init__(self, bundle: PairBundle, *, checkpoint: int | None = None) -> None:
+    def __init__(self, bundle: Bundle[EncoderDecoder], *, checkpoint: int | None = None) -> None:
         self._bundle = bundle
         self.checkpoint = checkpoint
         """The step of the checkpoint that it is of; None = it is of a model folder."""
@@ -93,7 +93,7 @@ class Translator:
     @property
     def config(self) -> EncoderDecoderConfig:
         """Every size and choice of the model."""
-        return self._bundle.config
+        return self.module.config
 
     @property
     def module(self) -> EncoderDecoder:
@@ -251,7 +251,7 @@ def load_translator(
     chosen = choose_runtime(device, "fp32", threads).device
     place = find_model(path, step)
     if isinstance(place, Path):
-        return Translator(load_pair_bundle(place, device=chosen))
+        return Translator(load_bundle(place, EncoderDecoder, device=chosen))
     bundle, checkpoint = _from_checkpoint(place, chosen, step)
     return Translator(bundle, checkpoint=checkpoint)
 
@@ -272,7 +272,7 @@ def one_line(text: str) -> str:
     return " ".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
 
 
-def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> tuple[PairBundle, int]:
+def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> tuple[Bundle[EncoderDecoder], int]:
     from mingyue.api.pair_run import pair_config
 
     settings = folder.read_settings()
@@ -288,7 +288,7 @@ def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) 
     step, weights = run_weights(folder, step)
     model.load_state_dict(weights)
     training = {"unseen": to_ranges(corpus.target_unseen)}
-    return PairBundle(model.to(device).eval(), source_tokenizer, tokenizer, training), step
+    return Bundle(model.to(device).eval(), tokenizer, training, source_tokenizer), step
 
 
 def _settings(settings: TranslateSettings | None, given: dict[str, object]) -> TranslateSettings:

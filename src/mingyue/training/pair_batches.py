@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mingyue.data import PairBatch, PairCorpus, PairOrder, Substitution, heldout_pair_batches, pair_batch
-from mingyue.data.pair_order import cut_by_budget
+from mingyue.data.order import cut_by_budget
 from mingyue.training.plan import RunSizes
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from mingyue.config import DataSettings, PairSettings, TokenizerSettings
 from mingyue.data import PairReport, PairRows, load_pairs, pair_prepare, prepare_pairs
-from mingyue.data.pair_corpus import TokenRows
-from mingyue.data.pair_store import PairStore
+from mingyue.data.corpus import TokenRows
 from mingyue.data.pairs import Pair
+from mingyue.data.store import RecordStore
 from mingyue.errors import DataError, TokenizerError
 from mingyue.text import Tokenizer, train_char
 
@@ -54,7 +54,7 @@ def texts(prepared, part="train"):
     return [(source.decode(rows.source(n)), target.decode(rows.target(n))) for n in range(len(rows))]
 
 
-def test_rows_are_the_ids_of_a_text_and_the_end_mark(prepare):
+def test_rows_are_the_ids_of_a_text_and_eos(prepare):
     source, target, corpus, report = prepare([("ab", "床前床"), ("b", "前")])
     assert source is target
     assert corpus.train.source(0).tolist() == [*source.encode("ab"), EOS]
@@ -109,14 +109,14 @@ def test_the_last_pairs_are_held_out_when_none_are_given(prepare):
     assert len(few[2].valid) == 0 and any("too few to hold out 30.0%" in note for note in few[3].notes)
 
 
-def test_what_is_too_long_with_its_end_mark_is_left_out(prepare, tmp_path):
+def test_what_is_too_long_with_its_eos_is_left_out(prepare, tmp_path):
     """The context counts source tokens with EOS, and BOS with the target: one more than the text on either side."""
     pairs = [("abc", "a"), ("abcd", "a"), ("a", "abc"), ("b", "abcd")]
     prepared = prepare(pairs, valid=[("abcd", "a"), ("c", "床")], max_tokens=4)
     assert texts(prepared) == [("abc", "a"), ("a", "abc")] and texts(prepared, "valid") == [("c", "床")]
     report = prepared[3]
     assert report.dropped == {"too long": 3} and report.examples["too long"] == f"{tmp_path / 'source'}:2"
-    assert "too long: more than 4 tokens on one side, the end mark among them" in report.notes
+    assert "too long: more than 4 tokens on one side, EOS included" in report.notes
     assert prepared[2].valid_target_bytes == 3 and report.documents == 3
 
 
@@ -151,7 +151,7 @@ def test_validation_pairs_that_are_trained_on_are_counted(prepare):
     assert "2 of 3 validation pairs are trained on as well" in report.notes
 
 
-def test_text_that_spells_an_end_mark_is_text(prepare):
+def test_text_that_spells_eos_is_text(prepare):
     pairs = [("<eos>", "a<eos>b<bos>"), ("<pad>", "<eos>")]
     for kind in ("char", "bpe", "byte"):
         assert texts(prepare(pairs, tokenizer=kind)) == pairs
@@ -171,7 +171,7 @@ def test_a_tokenizer_that_writes_unknown_characters_as_the_end_is_refused(prepar
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(spec), encoding="utf-8")
     assert Tokenizer.load(path).encode("a b") == [3, 2]
-    with pytest.raises(DataError, match=r"source:2: the tokenizer spells a part of this text with its end mark"):
+    with pytest.raises(DataError, match=r"source:2: the tokenizer encodes a part of this text as its EOS token"):
         prepare([("a", "a"), ("b", "a")], tokenizer=str(path))
 
 
@@ -237,7 +237,7 @@ def test_a_manifest_that_is_not_one_is_refused(prepare, tmp_path, content):
 def test_a_crash_leaves_nothing_that_looks_whole(prepare, tmp_path, monkeypatch, where):
     """Neither what was there before nor a part of the new: the next run starts again, and no temporary file stays."""
     prepare([("a", "b")])
-    real = {"make_tokenizer": "mingyue.text.make_tokenizer"}.get(where, f"mingyue.data.pair_prepare.{where}")
+    real = f"mingyue.data.pair_prepare.{where}"
     with monkeypatch.context() as patch, pytest.raises(DataError, match="disk is full"):
         patch.setattr(real, lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         prepare([("a", "b"), ("c", "d")])
@@ -258,7 +258,7 @@ def test_little_memory_changes_nothing(prepare):
 def test_a_store_gives_its_pairs_as_often_as_asked(tmp_path):
     pairs = [Pair("", "b", "x:1"), Pair("床\n", "\x00", "y:2")]
     for size in (1 << 20, 1):
-        with PairStore(tmp_path, size) as store:
+        with RecordStore(Pair, tmp_path, texts=3, memory_bytes=size) as store:
             for pair in pairs:
                 store.add(pair)
             assert list(store) == list(store) == pairs and len(store) == 2
