@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mingyue.config import PartsConfig
-from mingyue.nn import CAUSAL, Attend, Block, Cache, CacheStep, Positions, Taps, needs_matrix, tap
+from mingyue.nn import CAUSAL, Attend, Block, Cache, CacheStep, Positions, needs_matrix
 
 _Config = TypeVar("_Config", bound=PartsConfig)
 
@@ -45,9 +45,7 @@ class TransformerBase(nn.Module, Generic[_Config]):
             dtype=self.embedding.weight.dtype,
         )
 
-    def _embed(
-        self, ids_BT: Tensor, positions_BT: Tensor, table: nn.Embedding, positions: Positions, taps: Taps | None
-    ) -> Tensor:
+    def _embed(self, ids_BT: Tensor, positions_BT: Tensor, table: nn.Embedding, positions: Positions) -> Tensor:
         """Dropout(√M · E[ids] + PE(positions)): x_BTM (sections 3.4, 3.5 and 5.4; each part as the config has it)."""
         x_BTM = table(ids_BT)
         if self.embedding_scale != 1.0:
@@ -55,7 +53,7 @@ class TransformerBase(nn.Module, Generic[_Config]):
         x_BTM = positions.add(x_BTM, positions_BT)
         if self.training and self.config.dropout:
             x_BTM = F.dropout(x_BTM, self.config.dropout)
-        return tap(taps, "embeddings", x_BTM)
+        return x_BTM
 
 
 def decoder_plan(

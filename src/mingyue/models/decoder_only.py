@@ -63,7 +63,7 @@ class DecoderOnly(TransformerBase[ModelConfig]):
             attend=attend,
             cache=cache,
         )
-        x_BTM = self._embed(ids_BT, positions_BT, self.embedding, self.positions, taps)
+        x_BTM = tap(taps, "embeddings", self._embed(ids_BT, positions_BT, self.embedding, self.positions))
         rotation = self.positions.rotation(positions_BT)
         for layer, block in enumerate(self.blocks):
             x_BTM = block(x_BTM, attend, rotation, cache=cache, layer=layer, taps=within(taps, f"blocks.{layer}"))

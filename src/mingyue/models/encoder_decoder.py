@@ -63,7 +63,7 @@ class EncoderDecoder(TransformerBase[EncoderDecoderConfig]):
         positions_1S = torch.arange(n_tokens, device=source_BS.device)[None]
         inner = within(taps, "encoder")
         table = self.embedding if self.source_embedding is None else self.source_embedding
-        x_BSM = self._embed(source_BS, positions_1S, table, self.encoder.positions, inner)
+        x_BSM = tap(inner, "embeddings", self._embed(source_BS, positions_1S, table, self.encoder.positions))
         rotation = self.encoder.positions.rotation(positions_1S)
         for layer, block in enumerate(self.encoder.blocks):
             x_BSM = block(x_BSM, attend, rotation, taps=within(inner, f"blocks.{layer}"))
@@ -95,7 +95,7 @@ class EncoderDecoder(TransformerBase[EncoderDecoderConfig]):
             raise ValueError(f"{len(ids_BT)} targets are not a multiple of {memory.rows} source texts")
         positions_BT, attend = decoder_plan(ids_BT, self.config.context, positions_BT=positions_BT, cache=cache)
         inner = within(taps, "decoder")
-        x_BTM = self._embed(ids_BT, positions_BT, self.embedding, self.decoder.positions, inner)
+        x_BTM = tap(inner, "embeddings", self._embed(ids_BT, positions_BT, self.embedding, self.decoder.positions))
         rotation = self.decoder.positions.rotation(positions_BT)
         for layer, block in enumerate(self.decoder.blocks):
             block_taps = within(inner, f"blocks.{layer}")
