@@ -97,7 +97,7 @@ def test_their_random_model_gives_the_same_logits_here(marian, kind):
     model = load(*from_marian(theirs.config.to_dict(), theirs.state_dict()))
     found = model(source, target, source_lengths_B=lengths)
     assert (found - expected).abs().max() < 1e-5
-    memory = model.remember(model.encode(source, source_lengths_B=lengths), source_lengths_B=lengths)
+    memory = model.project_kv(model.encode(source, source_lengths_B=lengths), source_lengths_B=lengths)
     cache = model.new_cache(3)
     steps = [model.output(model.hidden(part, memory, cache=cache.step())) for part in target.split(1, dim=1)]
     assert (torch.cat(steps, dim=1) - expected).abs().max() < 1e-5

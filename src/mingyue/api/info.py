@@ -8,7 +8,7 @@ from typing import Any
 
 from mingyue.api.model import Model, load
 from mingyue.api.translator import Translator, load_translator, translates
-from mingyue.models import PairSizes, Sizes, sizes
+from mingyue.models import Sizes, sizes
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Info:
 
     config: dict[str, Any]
     """Every field of the model's config."""
-    sizes: Sizes | PairSizes
+    sizes: Sizes
     """Parameters by part, FLOPs and bytes by formula; of a model of pairs a target token, for whole contexts."""
     tokenizer: dict[str, Any]
     """Kind and size of the vocabulary (of the target side, where there are two)."""

@@ -33,7 +33,7 @@ _LEAVE = 0.25  # share of texts that must be done before the others move togethe
 def beam_search(model: EncoderDecoder, batch: SourceBatch, settings: TranslateSettings) -> list[list[Hypothesis]]:
     """The `n_best` best hypotheses for each row of the batch, the best first; fewer only where no more exist.
 
-    `model` may be a bare one. Raises `GenerationError` when its output is NaN.
+    `model` may be one of `for_inference`. Raises `GenerationError` when its output is NaN.
     """
     search = _Search(model, batch, settings)
     while search.going:

@@ -17,7 +17,7 @@ from mingyue.generation.sampling import Choice, Sampler
 from mingyue.generation.window import window_start
 from mingyue.generation.writing import Event, Writing
 from mingyue.models import DecoderOnly
-from mingyue.nn import Cache, bare
+from mingyue.nn import Cache, for_inference
 
 Note = Callable[[str], None]
 
@@ -35,7 +35,7 @@ class Engine:
         note: Note,
     ) -> None:
         self._model, self._sampler, self._note = model, sampler, note
-        self._bare = bare(model)
+        self._bare = for_inference(model)
         self._settings = sampler.settings
         self._context = model.config.context
         self._device = model.embedding.weight.device

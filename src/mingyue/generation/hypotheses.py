@@ -13,7 +13,7 @@ from mingyue.errors import GenerationError
 
 if TYPE_CHECKING:
     from mingyue.models import EncoderDecoder
-    from mingyue.nn import Memory
+    from mingyue.nn import MemoryKV
 
 _MOST_PENALTY = 1e300  # an enormous α must not turn −infinity into NaN
 
@@ -73,10 +73,10 @@ class SourceBatch:
             torch.tensor(sorted(never), dtype=torch.long, device=device),
         )
 
-    def remembered(self, model: EncoderDecoder) -> Memory:
+    def remembered(self, model: EncoderDecoder) -> MemoryKV:
         """Read the source texts, once."""
         memory_BSM = model.encode(self.source_BS, source_lengths_B=self.lengths_B)
-        return model.remember(memory_BSM, source_lengths_B=self.lengths_B)
+        return model.project_kv(memory_BSM, source_lengths_B=self.lengths_B)
 
 
 def length_penalties(longest: int, alpha: float) -> list[float]:

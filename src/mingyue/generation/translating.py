@@ -15,7 +15,7 @@ from mingyue.generation.beam import beam_search
 from mingyue.generation.drawing import draw_translations
 from mingyue.generation.evaluating import evaluating
 from mingyue.generation.hypotheses import Hypothesis, SourceBatch
-from mingyue.nn import Taps, bare
+from mingyue.nn import Taps, for_inference
 
 if TYPE_CHECKING:
     from mingyue.models import EncoderDecoder
@@ -179,7 +179,7 @@ def _search(
             device=model.embedding.weight.device,
         )
         with evaluating(model), torch.inference_mode():
-            acting = bare(model)
+            acting = for_inference(model)
             if settings.sample:
                 found = draw_translations(acting, batch, settings, [first_line + line for line in lines])
             else:

@@ -25,7 +25,7 @@ def hidden_of(model: Transformer, batch: AnyBatch, device: torch.device, *, taps
         source_BS = batch.source_BS.to(device, non_blocking=True)
         lengths_B = batch.source_lengths_B
         memory_BSM = model.encode(source_BS, source_lengths_B=lengths_B, taps=taps)
-        return model.hidden(inputs_BT, model.remember(memory_BSM, source_lengths_B=lengths_B), taps=taps)
+        return model.hidden(inputs_BT, model.project_kv(memory_BSM, source_lengths_B=lengths_B), taps=taps)
     if isinstance(model, DecoderOnly) and isinstance(batch, Batch):
         attend, positions_BT = within_documents(batch, device)
         return model.hidden(inputs_BT, attend=attend, positions_BT=positions_BT, taps=taps)

@@ -1,7 +1,7 @@
 """The loss: negative log-likelihood in nats, summed over tokens.
 
-It is never averaged here. A step divides the sum by the tokens of the whole step, over all its micro-batches and
-ranks, so that neither the way a step is cut up nor the padding of a row changes a gradient.
+It is never averaged here. A step divides the sum by the tokens of the whole step, over all micro-batches and ranks, so
+that neither the division into micro-batches nor padding changes a gradient.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mingyue.training.distributed import Ranks
 from mingyue.training.forward import AnyBatch, end_forward, hidden_of
 
 CHUNKED_VOCABULARY = 2048
-"""From here on the loss is taken in pieces: below, one pass is as fast; above, the logits no longer fit the caches."""
+"""Vocabulary from which the loss is computed in pieces: below, one pass is as fast; above, logits do not fit caches."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Two sums over the tokens of a batch: what is minimised, and the plain likelihood of it for people."""
+    """Two sums over the tokens of a batch: the objective that is minimised, and the negative log-likelihood."""
 
     objective: Tensor
     """Scalar with gradient: with label smoothing, the smoothed cross-entropy in nats."""
@@ -43,14 +43,14 @@ def batch_loss(
     label_smoothing: float = 0.0,
     chunked: bool | None = None,
 ) -> Loss:
-    """Run `model` over a batch and sum the loss of its targets.
+    """Run `model` on a batch and sum the loss of its targets.
 
-    `chunked`: the output layer and the loss are taken in pieces of rows, so that the logits of the whole batch never
-    exist (the same sums; `linear_cross_entropy`); None = with a large vocabulary.
+    `chunked`: compute the output layer and the loss in pieces of rows, so that the logits of the whole batch never
+    exist (the same sums; `linear_cross_entropy`); default: with a large vocabulary.
     """
     targets_N = batch.targets_BT.to(device, non_blocking=True).reshape(-1)
     x_NM = hidden_of(model, batch, device).flatten(0, 1)
-    if isinstance(batch, PairBatch):  # rows end where they end: padding need not see the output layer
+    if isinstance(batch, PairBatch):  # padding does not need the output layer
         real = (targets_N != IGNORE).nonzero().squeeze(1)
         if len(real) < len(targets_N):
             x_NM, targets_N = x_NM.index_select(0, real), targets_N.index_select(0, real)
@@ -61,7 +61,7 @@ def batch_loss(
 
 
 def _output_weight(model: Transformer) -> Tensor | None:
-    """The output layer where it is one matrix; None where it has a bias."""
+    """The weight of the output layer; None if it has a bias."""
     output = model.output
     if getattr(output, "bias", None) is not None:
         return None
@@ -85,18 +85,18 @@ def loss_of_logits(logits_NV: Tensor, targets_N: Tensor, *, label_smoothing: flo
 
 def _in_pieces(x_NM: Tensor, weight_VM: Tensor, chunked: bool | None) -> bool:
     mixed = torch.is_autocast_enabled(x_NM.device.type)
-    return in_pieces(chunked, rows=x_NM.shape[0], width=x_NM.shape[1], words=weight_VM.shape[0], mixed=mixed)
+    return in_pieces(chunked, rows=x_NM.shape[0], width=x_NM.shape[1], vocab_size=weight_VM.shape[0], mixed=mixed)
 
 
-def in_pieces(chunked: bool | None, *, rows: int, width: int, words: int, mixed: bool) -> bool:
-    """Whether the loss of `rows` predictions of `words` is taken in pieces: as asked, or where it pays.
+def in_pieces(chunked: bool | None, *, rows: int, width: int, vocab_size: int, mixed: bool) -> bool:
+    """Whether the loss of `rows` predictions is computed in pieces: as asked, or where it is faster.
 
-    Its gradients are made in the forward pass, before a loss scaler could lift them: never in fp16, and in `mixed`
-    precision the one-pass form is what autocast knows.
+    Never in `mixed` precision: the gradients are computed in the forward pass, before a loss scaler is applied, and
+    autocast supports only the one-pass form.
     """
     if mixed or chunked is False:
         return False
-    return chunked is True or (words >= CHUNKED_VOCABULARY and words > width and rows >= width)
+    return chunked is True or (vocab_size >= CHUNKED_VOCABULARY and vocab_size > width and rows >= width)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Evaluation:
     tokens: int
     """Targets counted."""
     bytes_per_token: float
-    """UTF-8 bytes of the held-out text for each of its targets."""
+    """UTF-8 bytes of the held-out text per target."""
 
     @property
     def loss(self) -> float:
@@ -126,7 +126,7 @@ class Evaluation:
         return math.exp(min(self.loss, 700.0))
 
     def numbers(self) -> dict[str, float]:
-        """What the log says of it."""
+        """The fields of the log."""
         return {"heldout_loss": self.loss, "heldout_tokens": self.tokens, "bits_per_byte": self.bits_per_byte}
 
 
@@ -139,9 +139,9 @@ def evaluate(
     ranks: Ranks | None = None,
     chunked: bool | None = None,
 ) -> Evaluation:
-    """Held-out loss: the model in eval mode (no dropout), no gradients; the mode it was in is restored.
+    """Held-out loss: the model in evaluation mode (no dropout), no gradients; the previous mode is restored.
 
-    With `ranks`, `batches` are this rank's share, and the result is that of all, the same as one rank has with all.
+    With `ranks`, `batches` are this rank's share, and the result is that of all batches, identical to one rank's.
     """
     was_training = model.training
     model.eval()
@@ -155,8 +155,8 @@ def evaluate(
     finally:
         model.train(was_training)
         end_forward(model)
-    # One wait for the device, and a sum in double: thousands of batches must not cost digits. It is exact, so it does
-    # not depend on the order of the batches, nor on which rank had which.
+    # One synchronisation with the device, and an exact sum in fp64: thousands of batches lose no digits, and the result
+    # does not depend on the order of the batches or on which rank had which.
     found = (ranks or Ranks()).collect([tokens, *(torch.stack(sums).tolist() if sums else [])])
     nats = math.fsum(value for own in found for value in own[1:])
     return Evaluation(nats, sum(int(own[0]) for own in found), bytes_per_token)

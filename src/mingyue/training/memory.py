@@ -17,7 +17,7 @@ import torch
 
 from mingyue.config import EncoderDecoderConfig, TrainSettings
 from mingyue.models import TransformerConfig, sizes
-from mingyue.models.counts import FP32_BYTES
+from mingyue.models.sizes import FP32_BYTES
 from mingyue.runtime import Runtime
 from mingyue.training.loss import in_pieces
 
@@ -148,7 +148,7 @@ def _loss_bytes(
         settings.batch.chunked_loss,
         rows=batch.tokens,
         width=config.d_model,
-        words=config.vocab_size,
+        vocab_size=config.vocab_size,
         mixed=runtime.dtype is not torch.float32,
     )
     if pieces:

@@ -18,4 +18,4 @@ def recompute_blocks(model: Transformer) -> None:
     """From here on every block of `model` is computed again in the backward pass."""
     for block in model.every_block():
         # An attribute of the object in front of the method of its class: `forward` is what calling a module calls.
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # pyrefly: ignore[method-assign]
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)

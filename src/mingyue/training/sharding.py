@@ -60,7 +60,7 @@ def build_sharded(
     if compiled:
         for block in model.every_block():
             # The forward alone, not the call: gathering and dividing stay outside of what is compiled.
-            block.forward = torch.compile(block.forward)  # pyrefly: ignore[method-assign]
+            block.forward = torch.compile(block.forward)
     _divide(model, init_device_mesh(runtime.device.type, (dist.get_world_size(),)), _policy(runtime))
     model.to_empty(device=runtime.device)
     make_buffers(model, runtime.device)

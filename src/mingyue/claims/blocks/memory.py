@@ -71,7 +71,7 @@ def _read(model: EncoderDecoder, source_BS: Tensor, ids_BT: Tensor) -> dict[str,
 def _write(model: EncoderDecoder, source_BS: Tensor, ids_BT: Tensor) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Token after token, with the memory of the first step and with one made again at each; and the work of both."""
     with FlopCounterMode(display=False) as counter:
-        once = model.remember(model.encode(source_BS))
+        once = model.project_kv(model.encode(source_BS))
     making = counter.get_total_flops() // 2
     held, again_held = model.new_cache(len(ids_BT)), model.new_cache(len(ids_BT))
     keys_apart, logits_apart = list[float](), list[float]()
@@ -84,7 +84,7 @@ def _write(model: EncoderDecoder, source_BS: Tensor, ids_BT: Tensor) -> tuple[di
             logits = model.output(model.hidden(next_B1, once, cache=held.step()))
         total["once"] += counter.get_total_flops() // 2
         with FlopCounterMode(display=False) as counter:
-            again = model.remember(model.encode(source_BS))
+            again = model.project_kv(model.encode(source_BS))
             logits_again = model.output(model.hidden(next_B1, again, cache=again_held.step()))
         total["again"] += counter.get_total_flops() // 2
         pairs = zip([*again.keys, *again.values], [*once.keys, *once.values], strict=True)

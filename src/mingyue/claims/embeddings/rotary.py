@@ -65,7 +65,7 @@ def _turned(d_head: int, span: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(derive_seed(seed, "rotary"))
     pair_2D = torch.randn(2, d_head, generator=generator)
     rotation = RotaryPositions(span, d_head).rotation(torch.arange(span)[None])
-    turned_12TD = rotation.turn(pair_2D[None, :, None].expand(1, 2, span, d_head))
+    turned_12TD = rotation.rotate(pair_2D[None, :, None].expand(1, 2, span, d_head))
     return turned_12TD[0, 0], turned_12TD[0, 1], pair_2D
 
 

@@ -57,7 +57,7 @@ def _measure(trial: Trial) -> Measurement:
     for count, part in parts.items():
         work, weights_BHTS = _multiply_adds(part, x_BTM)
         parameters.append(sum(weight.numel() for weight in part.parameters()))
-        by_formula.append(sizes(_config(d_model, count, n_tokens)).attention)
+        by_formula.append(sizes(_config(d_model, count, n_tokens)).parts()["attention"])
         multiply_adds.append(work)
         cells.append(weights_BHTS.numel())
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from mingyue.config import ModelConfig
 from mingyue.models import build_model
-from mingyue.nn import bare
+from mingyue.nn import for_inference
 
 SIZES = {
     "vocab_size": 23,
@@ -40,7 +40,7 @@ def model_of(variant):
 @torch.no_grad()
 def test_the_same_logits_for_every_kind_of_part_with_and_without_a_cache(variant):
     model = model_of(variant)
-    lean = bare(model)  # of a model in training mode: dropout does not reach it
+    lean = for_inference(model)  # of a model in training mode: dropout does not reach it
     model.eval()
     ids = torch.randint(0, 23, (2, 20), generator=torch.Generator().manual_seed(3))
     assert torch.equal(lean(ids), model(ids))
@@ -57,7 +57,7 @@ def test_the_same_logits_for_every_kind_of_part_with_and_without_a_cache(variant
 @torch.no_grad()
 def test_weights_are_shared_and_the_module_keeps_its_mode():
     model = model_of(VARIANTS[1])
-    lean = bare(model)
+    lean = for_inference(model)
     ids = torch.tensor([[4, 5, 6]])
     before = lean(ids)
     model.blocks[0].attention.output.weight.mul_(2)
@@ -68,7 +68,7 @@ def test_weights_are_shared_and_the_module_keeps_its_mode():
 
 @torch.no_grad()
 def test_hooks_and_foreign_modules_stay_in_force():
-    """An adapter in the place of a linear layer, and a hook on another, count in the bare pass too."""
+    """An adapter in the place of a linear layer, and a hook on another, stay in force in inference too."""
 
     class Adapter(nn.Module):
         def __init__(self, base: nn.Linear) -> None:
@@ -85,13 +85,13 @@ def test_hooks_and_foreign_modules_stay_in_force():
     adapted = model(ids)
     seen = []
     model.blocks[1].feedforward.register_forward_hook(lambda module, given, result: seen.append(1))
-    assert torch.equal(bare(model)(ids), adapted)
+    assert torch.equal(for_inference(model)(ids), adapted)
     assert not torch.equal(adapted, plain)
     assert seen == [1]
 
 
 def test_what_a_module_does_not_have_its_bare_form_does_not_have():
-    lean = bare(model_of(VARIANTS[0]))
+    lean = for_inference(model_of(VARIANTS[0]))
     assert lean.config.n_layers == 2
     with pytest.raises(AttributeError, match="DecoderOnly has no attribute 'nothing'"):
         _ = lean.nothing

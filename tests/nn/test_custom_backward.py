@@ -1,4 +1,4 @@
-"""Gradients written by hand equal those of the composed form, and are used where they should be."""
+"""Hand-written backward passes equal autograd's, and are used where they should be."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from torch import Tensor
 
 from mingyue.config import ModelConfig
 from mingyue.models import DecoderOnly, build_model
-from mingyue.nn import gradients
+from mingyue.nn.custom_backward import (
+    RMSNormFunction,
+    SquaredReLUFunction,
+    SwiGLUFunction,
+    inverse_rms,
+    rotate_heads,
+    use_custom_backward,
+)
 from mingyue.nn.feedforward import gated, squared_relu
-from mingyue.nn.gradients import by_hand, inverse_rms, turn_heads
 from mingyue.nn.positions import RotaryPositions
 
 EPS = 1e-6
@@ -37,21 +43,21 @@ def test_inverse_rms_is_one_over_the_root_mean_square() -> None:
 
 def test_rms_norm_has_the_values_and_gradients_of_the_definition() -> None:
     x, gain = random(2, 3, 8), random(8, seed=1)
-    torch.testing.assert_close(gradients.rms_norm(x, gain, EPS), F.rms_norm(x, (8,), gain, EPS))
-    assert torch.autograd.gradcheck(lambda x, gain: gradients.rms_norm(x, gain, EPS), (x, gain))
+    torch.testing.assert_close(RMSNormFunction.apply(x, gain, EPS), F.rms_norm(x, (8,), gain, EPS))
+    assert torch.autograd.gradcheck(lambda x, gain: RMSNormFunction.apply(x, gain, EPS), (x, gain))
 
 
 def test_squared_relu_has_the_gradient_of_the_definition() -> None:
     x = random(4, 5)
-    torch.testing.assert_close(gradients.squared_relu(x), x.relu().square())
-    assert torch.autograd.gradcheck(gradients.squared_relu, (x,))
+    torch.testing.assert_close(SquaredReLUFunction.apply(x), x.relu().square())
+    assert torch.autograd.gradcheck(SquaredReLUFunction.apply, (x,))
 
 
 def test_swiglu_has_the_gradient_of_the_definition() -> None:
     both = random(3, 2, 10)
     gate, up = both.chunk(2, dim=-1)
-    torch.testing.assert_close(gradients.swiglu(both), F.silu(gate) * up)
-    assert torch.autograd.gradcheck(gradients.swiglu, (both,))
+    torch.testing.assert_close(SwiGLUFunction.apply(both), F.silu(gate) * up)
+    assert torch.autograd.gradcheck(SwiGLUFunction.apply, (both,))
 
 
 @pytest.mark.parametrize("turned", [True, False])
@@ -73,22 +79,22 @@ def test_turned_heads_have_the_values_and_gradients_of_norm_and_rotation(turned:
             x = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
         return x, heads[:, :, n_turned:]
 
-    for found, expected in zip(turn_heads(heads, gain, EPS, known, n_turned), composed(heads, gain), strict=True):
+    for found, expected in zip(rotate_heads(heads, gain, EPS, known, n_turned), composed(heads, gain), strict=True):
         torch.testing.assert_close(found, expected)
     inputs = (heads, gain) if gain is not None else (heads,)
-    check = lambda heads, gain=None: turn_heads(heads, gain, EPS, known, n_turned)  # noqa: E731
+    check = lambda heads, gain=None: rotate_heads(heads, gain, EPS, known, n_turned)  # noqa: E731
     assert torch.autograd.gradcheck(check, inputs)
 
 
 def test_they_serve_in_training_on_a_cpu_in_fp32_alone() -> None:
     x = torch.ones(2, 2)
     with torch.enable_grad():
-        assert by_hand(x)
-        assert not by_hand(x.double())
-        assert not by_hand(x.bfloat16())
-        assert not by_hand(x.to("meta"))
+        assert use_custom_backward(x)
+        assert not use_custom_backward(x.double())
+        assert not use_custom_backward(x.bfloat16())
+        assert not use_custom_backward(x.to("meta"))
     with torch.no_grad():
-        assert not by_hand(x)
+        assert not use_custom_backward(x)
 
 
 CHANGES = [
@@ -120,8 +126,8 @@ def test_a_model_has_the_same_logits_and_gradients_either_way(
 
     with torch.enable_grad():
         logits, gradients = run()
-        for module in ("norm", "feedforward", "attention"):
-            monkeypatch.setattr(f"mingyue.nn.{module}.by_hand", lambda _: False)
+        for module in ("custom_backward", "attention"):
+            monkeypatch.setattr(f"mingyue.nn.{module}.use_custom_backward", lambda _: False)
         composed_logits, composed_gradients = run()
     torch.testing.assert_close(logits, composed_logits, rtol=1e-5, atol=1e-6)
     assert gradients.keys() == composed_gradients.keys()
@@ -132,7 +138,7 @@ def test_a_model_has_the_same_logits_and_gradients_either_way(
 def test_functions_of_the_modules_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.enable_grad():
         x = torch.randn(2, 4, requires_grad=True)
-        assert type(squared_relu(x).grad_fn).__name__ == "_SquaredReLUBackward"
-        assert type(gated(x).grad_fn).__name__ == "_SwiGLUBackward"
+        assert type(squared_relu(x).grad_fn).__name__ == "SquaredReLUFunctionBackward"
+        assert type(gated(x).grad_fn).__name__ == "SwiGLUFunctionBackward"
         monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
         assert type(gated(x).grad_fn).__name__ == "MulBackward0"

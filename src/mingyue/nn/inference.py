@@ -1,8 +1,8 @@
-"""Modules without the machinery of `nn.Module`, for passes so small that it takes longer than the arithmetic.
+"""Modules without the call overhead of `nn.Module`, for passes that compute so little that the overhead dominates.
 
-Writing one token calls a hundred modules for microseconds of work each. A call of a module looks for hooks and for
-tracing, and for its parameters in three dictionaries; the same `forward` on plain attributes does not. The maths stays
-in one place: it is the module's own `forward` that runs.
+Generating one token calls a hundred modules for microseconds of work each. Calling a module looks for hooks and for
+tracing, and reading a parameter searches three dictionaries; the same `forward` on an object with plain attributes does
+neither. What is computed stays in one place: the object runs the `forward` of the module's own class.
 """
 
 from __future__ import annotations
@@ -19,48 +19,49 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _KNOWN = ("mingyue.", "torch.nn.modules.")
 
 
-def bare(module: _Module) -> _Module:
-    """An object that acts as `module` in evaluation mode, on the same weights. For use at once, not to be kept.
+def for_inference(module: _Module) -> _Module:
+    """An object that computes what `module` does in evaluation mode, on the same weights, with less call overhead.
 
-    Parts that have hooks, or whose class is neither ours nor PyTorch's (adapters), stay the modules that they are.
+    Make it where it is used and do not keep it: it does not follow changes of the module's structure. Parts that have
+    hooks, or whose class is neither ours nor PyTorch's (adapters), remain the modules that they are.
     """
-    return cast(_Module, _bare(module))
+    return cast(_Module, _plain(module))
 
 
-def _bare(module: nn.Module) -> Any:  # noqa: ANN401  (acts as a module, is none)
+def _plain(module: nn.Module) -> Any:  # noqa: ANN401  (has the interface of a module without being one)
     if type(module) is nn.ModuleList:
-        return [_bare(child) for child in module]
+        return [_plain(child) for child in module]
     if not type(module).__module__.startswith(_KNOWN) or any(getattr(module, hooks) for hooks in _HOOKS):
         return module
-    return _SPECIAL.get(type(module), _Bare)(module)
+    return _SPECIAL.get(type(module), _Plain)(module)
 
 
-class _Bare:
+class _Plain:
     def __init__(self, module: nn.Module) -> None:
         values = vars(module)
         self.__dict__.update({name: value for name, value in values.items() if not name.startswith("_")})
         self.__dict__.update(values["_parameters"] | values["_buffers"])
-        self.__dict__.update({name: child and _bare(child) for name, child in values["_modules"].items()})
+        self.__dict__.update({name: child and _plain(child) for name, child in values["_modules"].items()})
         self.training = False
         self._class = type(module)
         self._forward = type(module).forward
 
-    def __call__(self, *given: Any, **named: Any) -> Any:  # noqa: ANN401
-        return self._forward(self, *given, **named)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return self._forward(self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         for base in self._class.__mro__:
             if name in vars(base):
                 found = vars(base)[name]
                 value = found.__get__(self, self._class) if hasattr(found, "__get__") else found
-                if isinstance(found, FunctionType):  # a method: bound once, then found at once
+                if isinstance(found, FunctionType):  # a method: bound at its first use
                     self.__dict__[name] = value
                 return value
         raise AttributeError(f"{self._class.__name__} has no attribute {name!r}")
 
 
-class _BareLinear(_Bare):
-    """A single row is a matrix times a vector: said so, it costs one operation instead of five."""
+class _PlainLinear(_Plain):
+    """A single row is multiplied as a vector: one operation instead of five."""
 
     def __init__(self, module: nn.Linear) -> None:
         super().__init__(module)
@@ -75,8 +76,8 @@ class _BareLinear(_Bare):
         return product.view(_ONE_ROW[x.ndim])
 
 
-class _BareLayerNorm(_Bare):
-    """The operation itself, without the wrapper that asks for overrides of it."""
+class _PlainLayerNorm(_Plain):
+    """The operation itself, without the Python wrapper that looks for overrides."""
 
     normalized_shape: tuple[int, ...]
     weight: Tensor
@@ -88,4 +89,4 @@ class _BareLayerNorm(_Bare):
 
 
 _ONE_ROW: dict[int, tuple[int, ...]] = {1: (-1,), 2: (1, -1), 3: (1, 1, -1)}
-_SPECIAL: dict[type[nn.Module], type[_Bare]] = {nn.Linear: _BareLinear, nn.LayerNorm: _BareLayerNorm}
+_SPECIAL: dict[type[nn.Module], type[_Plain]] = {nn.Linear: _PlainLinear, nn.LayerNorm: _PlainLayerNorm}
