@@ -14,7 +14,7 @@ import torch
 
 from mingyue import __version__
 from mingyue.api.outcome import Outcome
-from mingyue.config import TrainSettings
+from mingyue.config import DEFAULT_MINUTES, TrainSettings
 from mingyue.models import Transformer, TransformerConfig, build_model, make_model
 from mingyue.runtime import Runtime, processes
 from mingyue.training import BatchSource, Caller, Clock, Observer, RunFolder, TrainResult, measure_peak
@@ -22,7 +22,7 @@ from mingyue.training import train as run_training
 from mingyue.training.distributed import Ranks
 from mingyue.training.memory import StepMemory
 from mingyue.training.memory_check import check_memory, free_memory
-from mingyue.training.sizing import DEFAULT_MINUTES, EFFICIENCY
+from mingyue.training.sizing import EFFICIENCY
 from mingyue.training.start import compiles, weights_seed
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from mingyue.api.pair_run import PairRun
 from mingyue.api.run_ranks import check_processes, fitting_threads, note_launch, was_begun_here
 from mingyue.api.text_run import TextRun
 from mingyue.bundle import read_training
-from mingyue.config import PairSettings, RunSettings, TrainSettings
+from mingyue.config import RunSettings, TrainSettings, refuse_other_kind
 from mingyue.errors import CheckpointError, DataError, MingyueError, SettingsError, TrainingError
 from mingyue.runtime import choose_runtime, processes
 from mingyue.training import Clock, Observer, RunFolder, changed_settings, read_log
@@ -22,9 +22,6 @@ from mingyue.training.distributed import Ranks, join
 from mingyue.training.recipes import with_recipe
 from mingyue.training.resume_rules import changes_between, check_changes
 from mingyue.training.storage import set_aside
-
-_FOR_TEXT = ("separator", "field", "attend_across_documents", "window", "sample_prompt")
-_FOR_PAIRS = ("n_encoder_layers", *PairSettings.model_fields)
 
 
 def train(
@@ -47,7 +44,7 @@ def train(
             f"there is text to train on ({settings.data.sources[0]}) and there are pairs: a run has one of the two",
             advice="Leave out the one or the other.",
         )
-    _refuse_other_kind(settings)
+    refuse_other_kind(settings)
     check_processes(settings)
     path = run_path(settings)
     with join() as ranks:
@@ -135,7 +132,7 @@ def _changed(folder: RunFolder, changes: dict[str, object], observer: Observer) 
     if "threads" not in changes:
         settings = fitting_threads(old, settings)
     check_changes(changes_between(old, settings))
-    _refuse_other_kind(settings)
+    refuse_other_kind(settings)
     check_processes(settings)
     if not folder.begun and not folder.planned:  # run.toml holds what was asked for, not yet what was chosen
         raise _nothing_trained(folder)
@@ -199,20 +196,6 @@ def _prepare_again(settings: TrainSettings, place: Place, damage: DataError) -> 
             f"{damage.message}; and it cannot be prepared again: {error.message}",
             advice="Put the sources of the run back where they were, then `mingyue resume` again.",
         ) from error
-
-
-def _refuse_other_kind(settings: TrainSettings) -> None:
-    """What was asked for is never ignored. Raises `SettingsError` for settings that this kind of run has no use for."""
-    kind, other, names = ("pairs", "text", _FOR_TEXT) if settings.pairs.given else ("text", "pairs", _FOR_PAIRS)
-    changed = [
-        name
-        for group in type(settings).model_fields
-        for name, field in type(getattr(settings, group)).model_fields.items()
-        if name in names and getattr(getattr(settings, group), name) != field.default
-    ]
-    if changed:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
-        raise SettingsError(f"a run on {kind} has no use for what is for {other}: leave {options} out")
 
 
 def _refuse_if_done(folder: RunFolder, old: TrainSettings, new: TrainSettings, observer: Observer) -> None:

@@ -9,7 +9,7 @@ from mingyue.api.base_run import Place, Run, chosen_threads, run_path
 from mingyue.api.model import run_config
 from mingyue.api.outcome import Outcome, judge, measure_copying
 from mingyue.bundle import save_bundle
-from mingyue.config import GenerateSettings, ModelSettings, TrainSettings
+from mingyue.config import DEFAULT_MINUTES, GenerateSettings, ModelSettings, TrainSettings
 from mingyue.data import Baselines, Substitution, TokenCorpus, baselines, fit_context, load_corpus, prepare_corpus
 from mingyue.data.unseen import to_ranges
 from mingyue.generation import generate
@@ -19,7 +19,7 @@ from mingyue.text import Tokenizer
 from mingyue.training import Caller, CorpusBatches, TrainResult
 from mingyue.training.memory import MicroBatch, StepMemory, step_memory
 from mingyue.training.names import clean_state
-from mingyue.training.sizing import DEFAULT_CONTEXT, DEFAULT_MINUTES, Speed, choose_sizes
+from mingyue.training.sizing import DEFAULT_CONTEXT, Speed, choose_sizes
 
 if TYPE_CHECKING:
     from mingyue.inspection import Subject

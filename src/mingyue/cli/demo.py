@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from mingyue.cli.main import INTERRUPTED, OK
 from mingyue.cli.options import takes
-from mingyue.config import TrainSettings
+from mingyue.config import TrainSettings, one_budget
 
 _TRANSLATE = "Learn to turn dates and numbers written in English or Chinese words into ISO dates and digits."
 _SHOWN = 8
@@ -18,9 +18,19 @@ _WRONG = 5
 
 _CHOSEN = {"sources", "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs"}
 _ONE_PROCESS = {"nproc", "parallel", "restarts"}
+_LISTED = {
+    "minutes": "1.4; with --translate 2.75",
+    "steps": "",
+    "epochs": "",
+    "out": "runs/demo; with --translate runs/demo-translate",
+    "seed": "",
+    "device": "",
+    "threads": "",
+    "overwrite": "",
+}
 
 
-@takes(TrainSettings, without=_CHOSEN | _ONE_PROCESS)
+@takes(TrainSettings, without=_CHOSEN | _ONE_PROCESS, listed=_LISTED)
 def demo(
     *,
     translate: Annotated[bool, Parameter(help=_TRANSLATE, negative=())] = False,
@@ -33,7 +43,7 @@ def demo(
     Every option of `mingyue train` may be given too.
     """
     from mingyue import api
-    from mingyue.cli.options import COMMAND_LINE, one_budget
+    from mingyue.cli.options import COMMAND_LINE
     from mingyue.cli.progress import RunScreen
     from mingyue.cli.screen import write
     from mingyue.cli.verdict import show_result

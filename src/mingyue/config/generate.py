@@ -32,7 +32,7 @@ class GenerateSettings(Settings):
     repetition_penalty: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     """Makes tokens already seen less likely (Keskar et al. 2019): positive logits divided, negative multiplied."""
     allow_unseen: bool = False
-    """Let the model write tokens that its training text does not use; what it knows of them is how rare they are."""
+    """Allow tokens that the training text does not use."""
     stop: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Texts that end the writing; they are not part of the result."""
     seed: Annotated[int, Field(ge=0)] = 1

@@ -19,7 +19,7 @@ class TranslateSettings(Settings):
     extra_tokens: Annotated[int, Field(ge=0)] = 50
     """A translation has at most so many tokens more than its source."""
     allow_unseen: bool = False
-    """Let the model write tokens that no target of its training uses; what it knows of them is how rare they are."""
+    """Allow tokens that no target of the training pairs uses."""
     n_best: Annotated[int, Field(ge=1)] = 1
     """Translations given for each line: the best first, at most as many as the beam; with sample, as they are drawn."""
     sample: bool = False

@@ -13,12 +13,11 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mingyue.config import RunSettings, TrainSettings
+from mingyue.config import DEFAULT_MINUTES, RunSettings, TrainSettings
 from mingyue.errors import TrainingError
 from mingyue.training.pace import Pace
 from mingyue.training.schedules import ScheduleKind, decay_start, multiplier, warmup_steps
 
-DEFAULT_MINUTES = 10.0
 _EVALUATIONS = 20  # over a run, when nothing else is asked for
 _MEASURED_SHARE = 0.1  # of the time of a run in minutes, before its length is fixed
 _MEASURED_STEPS = 8  # tell how fast a run is

@@ -9,7 +9,6 @@ from mingyue.models import resolve_config
 from mingyue.models.sizes import sizes
 
 DEFAULT_CONTEXT = 256
-DEFAULT_MINUTES = 10.0
 LEAST_DEPTH, MOST_DEPTH = 2, 24
 NARROW = (96, 64)
 """Widths for less time than depth 2 needs: two narrow layers learn faster than one of the dial's width."""

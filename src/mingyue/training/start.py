@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mingyue.config import TrainSettings
+from mingyue.config import DEFAULT_MINUTES, TrainSettings
 from mingyue.errors import CheckpointError, SettingsError
 from mingyue.models import Transformer
 from mingyue.runtime import Runtime, derive_seed
@@ -19,7 +19,7 @@ from mingyue.training.log import Board, MetricsLog
 from mingyue.training.names import load_clean_state
 from mingyue.training.optimisers import Optimisers, peak_rates
 from mingyue.training.pace import Clock, Pace
-from mingyue.training.plan import DEFAULT_MINUTES, Plan, make_plan
+from mingyue.training.plan import Plan, make_plan
 from mingyue.training.recompute import recompute_blocks
 from mingyue.training.resume_rules import Change, changes_between, check_changes
 from mingyue.training.run import Caller, Run
