@@ -38,7 +38,7 @@ def test_help_describes_every_verb_and_is_quick(process):
 def test_help_and_version_load_nothing_heavy(arguments):
     code = (
         "import sys; from mingyue.cli import main; main(sys.argv[1:]); sys.stdout.flush();"
-        "heavy = ('torch', 'numpy', 'pydantic', 'tokenizers', 'mingyue.api', 'mingyue.config');"
+        "heavy = ('torch', 'numpy', 'pydantic', 'tokenizers', 'jinja2', 'mingyue.api', 'mingyue.config');"
         "sys.stderr.write(repr([name for name in heavy if name in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, check=True)

@@ -225,10 +225,10 @@ class Inspection:
         which sections have nothing to show, and why. Raises `SettingsError` for a name that does not end in .html, a
         folder that is not there, and a language that is neither.
         """
-        from mingyue.charts import check_place, write_page
+        from mingyue.charts import check_output_path, write_page
         from mingyue.inspection.report import LANGUAGES, TITLE, report
 
-        check_place(path, (".html",))
+        check_output_path(path, (".html",))
         check_language(language)
         reading, told = self.reading, list[Words]()
         sections = report(

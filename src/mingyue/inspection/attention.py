@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.charts import Chart, matrix_chart, matrix_grid
+from mingyue.charts import Chart, MatrixChart, MatrixGrid
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
@@ -132,7 +132,7 @@ def _grid(part: PartWeights, language: Language) -> Chart:
         "A row is a token asking, a column a token looked at; each row sums to 1. Layers and heads are counted from 0.",
         "一行是发问的 token，一列是被看的 token；每行之和为 1。层和头从 0 数起。",
     )
-    return matrix_grid(
+    return MatrixGrid(
         PART_NAMES[part.part].of(language),
         part.weights_LHTS,
         row_titles=[_layer_title(layer, language) for layer in part.layers],
@@ -153,7 +153,7 @@ def _map_title(part: PartWeights, language: Language) -> str:
 
 
 def _map(part: PartWeights, language: Language) -> Chart:
-    return matrix_chart(
+    return MatrixChart(
         _map_title(part, language),
         part.weights_LHTS[0, 0],
         row_labels=part.rows,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mingyue.charts import Chart, TextMark, line_chart
-from mingyue.charts.film import Film, Scene, SceneMaps
+from mingyue.charts import Chart, LineChart, TextMark
+from mingyue.charts.attention_film import AttentionFilm, FilmStep, StepMaps
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import place_label, share, shown, to_lists
 from mingyue.inspection.frames import SIDE, Frame
@@ -101,13 +101,13 @@ class FilmView(View):
             ],
         }
 
-    def _film(self, language: Language) -> Film:
+    def _film(self, language: Language) -> AttentionFilm:
         first = self.frames[0]
         size = max(sum(part.bytes_LHTS.size for part in frame.parts) for frame in self.frames)
         chosen = _spread(len(self.frames), max(2, MOST_BYTES // size))
-        return Film(
+        return AttentionFilm(
             title=f"{self.title.of(language)}: {first.watched}",
-            scenes=[self._scene(place, language) for place in chosen],
+            steps=[self._scene(place, language) for place in chosen],
             part_titles=[PART_NAMES[part.part].of(language) for part in first.parts],
             row_titles=[
                 [Words(f"layer {n}", f"第 {n} 层").of(language) for n in range(part.bytes_LHTS.shape[0])]
@@ -125,7 +125,7 @@ class FilmView(View):
             note=self._note(language, len(chosen)),
         )
 
-    def _scene(self, place: int, language: Language) -> Scene:
+    def _scene(self, place: int, language: Language) -> FilmStep:
         frame, heldout = self.frames[place], self.heldout_loss_N[place]
         label = [Words(f"step {frame.step:,}", f"第 {frame.step:,} 步").of(language)]
         if np.isfinite(heldout):
@@ -136,8 +136,8 @@ class FilmView(View):
             [_word(*top) for top in zip(words_TK, values_TK, strict=True)]
             for words_TK, values_TK in zip(frame.words_LTK, frame.probabilities_LTK.tolist(), strict=True)
         ]
-        maps = [SceneMaps(part.bytes_LHTS, part.rows, part.columns) for part in frame.parts]
-        return Scene(" · ".join(label), maps, words, frame.pieces_T)
+        maps = [StepMaps(part.bytes_LHTS, part.rows, part.columns) for part in frame.parts]
+        return FilmStep(" · ".join(label), maps, words, frame.pieces_T)
 
     def _losses(self, language: Language) -> list[Chart]:
         text, heldout = Words("this text", "这段文本"), Words("held-out text", "留出文本")
@@ -151,7 +151,7 @@ class FilmView(View):
             return []
         title = Words("Loss by step", "各步的损失").of(language)
         x, y = Words("step", "步数").of(language), Words("nats per token", "nat / token").of(language)
-        return [line_chart(title, rows, x="step", y="loss", series="of", x_title=x, y_title=y)]
+        return [LineChart(title, rows, x="step", y="loss", series="of", x_title=x, y_title=y)]
 
     def _note(self, language: Language, n_shown: int) -> str:
         notes = []

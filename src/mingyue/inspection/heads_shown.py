@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.charts import Chart, TextMark, matrix_chart, word_grid
+from mingyue.charts import Chart, MatrixChart, TextMark, WordGrid
 from mingyue.inspection.labels import PartHeads, Source
 from mingyue.inspection.parts import PART_NAMES
 from mingyue.inspection.patterns import BACK, EARNED, PATTERN_NAMES, Pattern
@@ -113,7 +113,7 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
         return TextMark(_SHORT[part.label(layer, head)].of(language), part.best(layer, head).score, lines)
 
     name = PART_NAMES[part.part]
-    return word_grid(
+    return WordGrid(
         Words(f"{name.en}: what each head does", f"{name.zh}：各个头的作用").of(language),
         [[mark(layer, head) for head in range(len(heads))] for layer in range(len(layers))],
         row_labels=layers,
@@ -136,7 +136,7 @@ def worth_chart(part: PartHeads, zero_LH: Floats, measured_on: Words, language: 
     """The change of the loss with each head switched off, layers × heads."""
     layers, heads = _titles(part, language)
     name = PART_NAMES[part.part]
-    return matrix_chart(
+    return MatrixChart(
         Words(
             f"{name.en}: Δ loss with a head off, nats a token",
             f"{name.zh}：关掉一个头后的 Δ 损失（每 token nat）",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from mingyue.charts import Chart, bar_chart
+from mingyue.charts import BarChart, Chart
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import Floats, Ints, shown, to_lists, to_numpy
 from mingyue.inspection.subject import Subject
@@ -56,7 +56,7 @@ class NeighboursView(View):
     def charts(self, language: Language = "en") -> list[Chart]:
         """A bar for each neighbour, one chart a table."""
         return [
-            bar_chart(
+            BarChart(
                 _title(one, language),
                 [
                     {"token": f"{rank}. {piece}", "cosine": value}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mingyue.charts import Chart, bar_chart
+from mingyue.charts import BarChart, Chart
 from mingyue.words import Language, TextTable, Words
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def charts(view: TraceView, language: Language) -> list[Chart]:
         "The output layer is the embedding table once more, and counts once.", "输出层就是词表本身，只计一次。"
     )
     return [
-        bar_chart(
+        BarChart(
             Words("Parameters by part", "参数，按部件").of(language),
             rows,
             x="part",
@@ -54,7 +54,7 @@ def charts(view: TraceView, language: Language) -> list[Chart]:
             y_title=Words("parameters", "参数个数").of(language),
             note=tied.of(language) if any(step.formula == "x·Eᵀ" for step in view.steps) else "",
         ),
-        bar_chart(
+        BarChart(
             Words("Arithmetic of this text by part", "这段文本的计算量，按部件").of(language),
             rows,
             x="part",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mingyue.charts import Chart, bar_chart, line_chart
+from mingyue.charts import BarChart, Chart, LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds, tiny
 from mingyue.models import EncoderDecoder
@@ -189,7 +189,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
     sources = [{**row, "from": _NAMES[row["from"]].of(language)} for row in measurement.tables["queries"]]
     return [
-        line_chart(
+        LineChart(
             Words("Arithmetic of writing a translation", "写出译文的运算量").of(language),
             work,
             x="token",
@@ -198,7 +198,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             x_title=Words("tokens written", "已写的 token 数").of(language),
             y_title=Words("million multiply-adds, in all", "累计乘加次数（百万）").of(language),
         ),
-        bar_chart(
+        BarChart(
             Words("Where the queries of cross-attention come from", "交叉注意力的 Q 从哪里来").of(language),
             sources,
             x="from",

@@ -167,7 +167,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.charts import bar_chart, matrix_chart
+    from mingyue.charts import BarChart, MatrixChart
 
     names = {
         "none": Words("none", "无"),
@@ -178,7 +178,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     picture = measurement.tables["scores"]
     places = [str(row["query"]) for row in picture]
     return [
-        matrix_chart(
+        MatrixChart(
             Words("One query and one key at all pairs of places", "同一个查询与同一个键，放在各个位置").of(language),
             np.array([row["values"] for row in picture]),
             row_labels=places,
@@ -193,7 +193,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
                 "q·k ÷ 长度。每条对角线（同一距离）只有一种颜色。",
             ).of(language),
         ),
-        bar_chart(
+        BarChart(
             Words(
                 f"Change of the logits when a text stands {_SHIFT} positions further on",
                 f"整段文本后移 {_SHIFT} 个位置，logits 变化多少",

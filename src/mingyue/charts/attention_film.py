@@ -1,54 +1,53 @@
-"""A film: maps of many heads and a table of words at each of many steps, with a slider over the steps."""
+"""A film of training: attention maps of all heads and a table of words at each step, with a slider over the steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.charts import images
+from mingyue.charts import markup
 from mingyue.charts.chart import Chart, TextMark
-from mingyue.charts.coloured import mark_dict, visible
-from mingyue.charts.grids import matrix_grid
-from mingyue.charts.vega import json_block, note_of
+from mingyue.charts.markup import visible
+from mingyue.charts.matrices import MatrixGrid, to_base64
 
-_SHOWN = 6  # scenes of a picture
-_MOST_COLUMNS = 12
-_SIDE = 64
+_STEPS_OF_A_PICTURE = 6
+_MOST_COLUMNS = 12  # of a picture
+_SIDE = 64  # cells of a map in a picture
 
 
 @dataclass(frozen=True, eq=False)
-class SceneMaps:
-    """The maps of one part in one scene."""
+class StepMaps:
+    """The maps of one kind of attention at one step: N layers of M heads."""
 
     bytes_NMTS: NDArray[np.uint8]
-    """255 = all of the weight."""
+    """255 is a weight of 1."""
     rows: Sequence[str]
     columns: Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
-    """What is seen at one step."""
+class FilmStep:
+    """What is shown of one step."""
 
     label: str
-    maps: Sequence[SceneMaps]
-    """One for each part of the film."""
+    maps: Sequence[StepMaps]
+    """One for each of the film's `part_titles`."""
     words: Sequence[Sequence[TextMark]]
     """A row for each of the film's `word_rows`; values from 0 to 1."""
     word_columns: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Film(Chart):
-    """A film of several scenes. All have the same parts, layers and heads; texts may differ in length."""
+class AttentionFilm(Chart):
+    """The steps of a film. All have the same parts, layers and heads; texts may differ in length."""
 
-    scenes: Sequence[Scene]
+    steps: Sequence[FilmStep] = field(kw_only=False)
     part_titles: Sequence[str]
+    """Kinds of attention."""
     row_titles: Sequence[Sequence[str]]
     """Layers of each part."""
     column_titles: Sequence[Sequence[str]]
@@ -56,15 +55,15 @@ class Film(Chart):
     word_title: str
     word_rows: Sequence[str]
     averaged: str = ""
-    """Said in a picture that has no room for every head."""
+    """Sentence of the caption of a picture that averages over heads, having no room for each."""
 
     def spec(self) -> dict[str, Any]:
-        """A picture: a few scenes below one another, the maps of the last part beside one another."""
-        places = np.unique(np.linspace(0, len(self.scenes) - 1, _SHOWN).round().astype(int))
-        chosen = [self.scenes[place] for place in places]
+        """The spec of the picture: a few steps below one another, with the maps of the last part beside one another."""
+        numbers = np.unique(np.linspace(0, len(self.steps) - 1, _STEPS_OF_A_PICTURE).round().astype(int))
+        chosen = [self.steps[number] for number in numbers]
         n_layers, n_heads = len(self.row_titles[-1]), len(self.column_titles[-1])
         names, note = list(self.row_titles[-1]), [self.note]
-        maps = [_same_size(scene.maps[-1].bytes_NMTS) / 255 for scene in chosen]
+        maps = [_same_size(step.maps[-1].bytes_NMTS) / 255 for step in chosen]
         if n_layers * n_heads <= _MOST_COLUMNS:
             names = [f"{row}, {column}" for row in names for column in self.column_titles[-1]]
             maps = [one.reshape(1, n_layers * n_heads, _SIDE, _SIDE) for one in maps]
@@ -72,10 +71,10 @@ class Film(Chart):
             maps = [one.mean(axis=1)[None] for one in maps]
             note.append(self.averaged)
         blank = [""] * _SIDE
-        grid = matrix_grid(
+        grid = MatrixGrid(
             f"{self.title}: {self.part_titles[-1]}",
             np.concatenate(maps),
-            row_titles=[scene.label.split(" · ")[0] for scene in chosen],
+            row_titles=[step.label.split(" · ")[0] for step in chosen],
             column_titles=names,
             row_labels=blank,
             column_labels=blank,
@@ -86,7 +85,7 @@ class Film(Chart):
         return grid.spec()
 
     def html(self) -> str:
-        """The figure for a page: a slider, a play button, thumbnails, the enlarged map, the table of words."""
+        """The figure for a page, whose script makes a slider, a play button, thumbnails and the table of words."""
         data = {
             "parts": [
                 {"title": title, "rowTitles": list(rows), "columnTitles": list(columns)}
@@ -94,36 +93,33 @@ class Film(Chart):
             ],
             "wordTitle": self.word_title,
             "wordRows": list(self.word_rows),
-            "scenes": [
+            "steps": [
                 {
-                    "label": scene.label,
+                    "label": step.label,
                     "maps": [
-                        {"rows": list(one.rows), "columns": list(one.columns), "data": images.base64_of(one.bytes_NMTS)}
-                        for one in scene.maps
+                        {"rows": list(one.rows), "columns": list(one.columns), "data": to_base64(one.bytes_NMTS)}
+                        for one in step.maps
                     ],
-                    "columns": [visible(column) for column in scene.word_columns],
+                    "columns": [visible(column) for column in step.word_columns],
                     "words": [
                         [[visible(mark.text), round(255 * (mark.value or 0.0)), list(mark.hover)] for mark in row]
-                        for row in scene.words
+                        for row in step.words
                     ],
                 }
-                for scene in self.scenes
+                for step in self.steps
             ],
         }
-        return (
-            f'<figure class="chart"><figcaption>{escape(self.title)}</figcaption>'
-            f'<div class="film">{json_block(data)}</div>{note_of(self)}</figure>'
-        )
+        return markup.render("drawn_by_script.html", chart=self, kind="film", data=data, one_image=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Labels, maps as numbers, and words of every scene."""
+        """Labels, maps as numbers, and words of every step."""
         return {
             "kind": "film",
             "title": self.title,
             "note": self.note,
             "data": [
                 {
-                    "label": scene.label,
+                    "label": step.label,
                     "maps": [
                         {
                             "part": title,
@@ -131,16 +127,16 @@ class Film(Chart):
                             "column_labels": list(one.columns),
                             "weights": (one.bytes_NMTS / 255).round(3).tolist(),
                         }
-                        for title, one in zip(self.part_titles, scene.maps, strict=True)
+                        for title, one in zip(self.part_titles, step.maps, strict=True)
                     ],
-                    "words": [[mark_dict(mark) for mark in row] for row in scene.words],
+                    "words": [[mark.to_dict() for mark in row] for row in step.words],
                 }
-                for scene in self.scenes
+                for step in self.steps
             ],
         }
 
 
 def _same_size(bytes_NMTS: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Each map on as many cells: nearest ones repeated, none left out."""
+    """Maps resized to one size by repeating the nearest cells."""
     rows, columns = (np.arange(_SIDE) * size // _SIDE for size in bytes_NMTS.shape[2:])
     return bytes_NMTS[:, :, rows][:, :, :, columns]
