@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mingyue.api.base_run import RunResult
+from mingyue.api.loading import load_translator
 from mingyue.api.run import train
-from mingyue.api.translator import load_translator
 from mingyue.config import TrainSettings
 from mingyue.data.demo_pairs import demo_pairs
 from mingyue.errors import DataError
