@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mingyue.config import TranslateSettings
 from mingyue.errors import GenerationError
 from mingyue.generation import Hypothesis, translate_ids
-from mingyue.generation.beam import likeliest
+from mingyue.generation.beam import largest
 from mingyue.generation.hypotheses import length_penalties
 from mingyue.models import EncoderDecoder
 
@@ -278,11 +278,11 @@ def test_logits_that_are_not_numbers_are_an_error(lively_pair):
     seed=st.integers(0, 10**6),
 )
 @settings(max_examples=60, deadline=None)
-def test_likeliest_are_those_of_a_sort(n_values, n, n_rows, hidden, seed):
+def test_largest_are_those_of_a_sort(n_values, n, n_rows, hidden, seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.stack([torch.randperm(n_values, generator=generator) for _ in range(n_rows)]).float()
     x[:, : min(hidden, n_values - 1)] = -math.inf
-    values, places = likeliest(x, n)
+    values, places = largest(x, n)
     expected = x.sort(dim=1, descending=True)
     assert values.equal(expected.values[:, :n])
     assert x.gather(1, places).equal(values)
@@ -290,7 +290,7 @@ def test_likeliest_are_those_of_a_sort(n_values, n, n_rows, hidden, seed):
     assert places[finite].equal(expected.indices[:, :n][finite])
 
 
-def test_likeliest_shows_nan():
+def test_largest_shows_nan():
     x = torch.zeros(2, 3000)
     x[1, 2999] = math.nan
-    assert likeliest(x, 8)[0].isnan().any(dim=1).tolist() == [False, True]
+    assert largest(x, 8)[0].isnan().any(dim=1).tolist() == [False, True]

@@ -177,7 +177,8 @@ def test_outgrowing_the_context_is_said_once(lively, letters, use_cache):
     asked = GREEDY.replace(min_new_tokens=60, max_new_tokens=60)
     generate(model, tokenizer, prompts, asked, starts_with_bos=False, note=notes.append, use_cache=use_cache)
     assert notes == [
-        "The text has outgrown the context of 16 tokens: whenever that is full, the model goes on from the last 8."
+        "The text is longer than the context of 16 tokens: whenever the context is full, generation continues from its "
+        "last 8 tokens."
     ]
 
 

@@ -11,7 +11,7 @@ from mingyue.api.loaded_model import LoadedModel, merge_settings
 from mingyue.bundle import Bundle
 from mingyue.config import GenerateSettings, ModelConfig
 from mingyue.errors import GenerationError
-from mingyue.generation import Event, Generation, generate, stream
+from mingyue.generation import Event, Generation, finished, stream
 from mingyue.models import DecoderOnly
 from mingyue.scoring import Score, score
 
@@ -21,7 +21,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
 
     def __init__(self, bundle: Bundle, *, checkpoint: int | None = None) -> None:
         super().__init__(
-            bundle.config,
+            bundle.model.config,
             bundle.model,
             bundle.tokenizer,
             bundle.training,
@@ -44,18 +44,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
 
         Returns `samples` texts per prompt, in the order of the prompts. Raises `SettingsError`, `GenerationError`.
         """
-        self.notes = []
-        return generate(
-            self.module,
-            self.tokenizer,
-            prompts,
-            merge_settings(GenerateSettings, settings, given),
-            starts_with_bos=self.starts_with_bos,
-            begin_id=self._begin_id,
-            unseen=self.unseen,
-            logprobs=logprobs,
-            note=self.notes.append,
-        )
+        return finished(self.events(prompts, merge_settings(GenerateSettings, settings, given), logprobs=logprobs))
 
     def stream(self, prompt: str = "", settings: GenerateSettings | None = None, **given: object) -> Iterator[str]:
         """The text of one prompt, piece by piece as it is generated; the pieces join to exactly the text."""
@@ -64,7 +53,9 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
             raise GenerationError(f"a stream is of one text, not {settings.samples}", advice="Use generate instead.")
         return (event.text for event in self.events(prompt, settings) if event.text)
 
-    def events(self, prompts: str | Sequence[str], settings: GenerateSettings | None = None) -> Iterator[Event]:
+    def events(
+        self, prompts: str | Sequence[str], settings: GenerateSettings | None = None, *, logprobs: bool = False
+    ) -> Iterator[Event]:
         """Every token of every text as it is generated, with the finished text at its last token."""
         self.notes = []
         return stream(
@@ -75,6 +66,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
             starts_with_bos=self.starts_with_bos,
             begin_id=self._begin_id,
             unseen=self.unseen,
+            logprobs=logprobs,
             note=self.notes.append,
         )
 

@@ -75,7 +75,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
 
     def __init__(self, bundle: PairBundle, *, checkpoint: int | None = None) -> None:
         super().__init__(
-            bundle.config,
+            bundle.model.config,
             bundle.model,
             bundle.tokenizer,
             bundle.training,
@@ -195,7 +195,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         result = evaluate(self.module, batches, runtime, bytes_per_token=n_bytes / n_tokens or math.nan)
         if math.isnan(result.nats):
             raise GenerationError(
-                "the model's output is not a number (NaN)",
+                "the model's output is NaN",
                 advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
             )
         return result
