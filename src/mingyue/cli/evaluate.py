@@ -110,8 +110,8 @@ def _read_lines(source: str, target: str, encoding: str | None) -> tuple[list[st
         longer = source if len(sources) > len(references) else target
         raise DataError(
             f"{source} has {len(sources):,} lines and {target} has {len(references):,}: "
-            f"line {first:,} of {longer} has no counterpart",
-            advice="Line n of one file belongs to line n of the other: give two files with equally many lines.",
+            f"line {first:,} of {longer} has no partner",
+            advice="Line n of one file belongs to line n of the other: give two files of the same number of lines.",
         )
     return sources, references
 
