@@ -278,9 +278,9 @@ def test_a_config_that_marian_cannot_express_names_the_setting(translator, chang
         ({"vocab_size": None}, "config.json describes no marian model"),
         (
             {"decoder_attention_heads": 2},
-            "encoder_attention_heads is 4, decoder_attention_heads 2; stacks of",
+            "encoder_attention_heads is 4, decoder_attention_heads 2; stacks must",
         ),
-        ({"decoder_ffn_dim": 41}, "encoder_ffn_dim is 40, decoder_ffn_dim 41; stacks of one shape"),
+        ({"decoder_ffn_dim": 41}, "encoder_ffn_dim is 40, decoder_ffn_dim 41; stacks must have"),
         ({"activation_function": "tanh"}, "activation_function is 'tanh'; known: swish"),
         ({"normalize_before": True}, "normalize_before is True; only False is supported"),
         ({"add_final_layer_norm": True}, "add_final_layer_norm is True; only False"),

@@ -1,4 +1,4 @@
-"""Everything that a verb of the command line does, as a function."""
+"""One function for everything that a verb of the command line does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mingyue.diagnostics import Diagnosis, diagnose
 
 
 def doctor() -> Diagnosis:
-    """Look at this machine: versions, cores, speed, memory, disk, what is missing."""
+    """Check this machine: versions, cores, speed, memory, disk, missing packages."""
     return diagnose(data_folder=data_folder())
 
 
