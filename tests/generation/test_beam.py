@@ -129,7 +129,7 @@ def test_as_many_go_on_as_there_are_beams_although_some_end(chain):
 
 
 def test_a_text_that_ends_first_and_best_so_far_does_not_end_the_search(chain):
-    """S10: the end mark at once has 0.4, a longer text 0.35 in all; by length it is the longer that wins."""
+    """S10: EOS at once has 0.4, a longer text 0.35 in all; by length it is the longer that wins."""
     rows = [[1 / 6] * 6 for _ in range(6)]
     rows[BOS] = [0, 0, 0.4, 0.35, 0.25, 0]
     rows[A] = [0, 0, 0.001, 0, 0, 0.999]
@@ -204,7 +204,7 @@ def test_beam_1_is_greedy(lively_pair, pair_kind):
 )
 @settings(max_examples=25, deadline=None)
 def test_whatever_is_found_is_well_formed(lively_pair, seed, beam, alpha, extra, kind):
-    """S11: one end mark at most, last; no padding or begin mark; within the limit; sums and scores by the formulas."""
+    """S11: one EOS at most, last; no PAD or BOS; within the limit; sums and scores by the formulas."""
     model = lively_pair(kind, vocab_size=9, seed=seed % 7)
     sources = random_sources(3, vocab_size=9, seed=seed)
     results = search(model, sources, beam=beam, n_best=beam, length_penalty=alpha, extra_tokens=extra)

@@ -122,7 +122,7 @@ def test_a_repetition_penalty_makes_a_token_less_likely_whatever_the_sign(row, p
 
 
 def test_marks_are_never_written_and_the_end_only_after_the_minimum():
-    """S5, S8: PAD and BOS have the highest logits of all; the end mark the next."""
+    """S5, S8: PAD and BOS have the highest logits of all; EOS the next."""
     logits = torch.tensor([[9.0, 8.0, 0.0, 7.0, 1.0]]).expand(2, -1)
     for asked in (PLAIN.replace(temperature=0), PLAIN.replace(top_k=1)):
         chosen = sampler(asked.replace(min_new_tokens=4), never=[0, 1]).choose(

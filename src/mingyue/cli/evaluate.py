@@ -70,12 +70,11 @@ def evaluate(
             f"{model} is a decoder-only model: it does not translate",
             advice=f"`mingyue score {model} --file test.txt` computes the log-probability of a text.",
         )
-    if pairs is not None:
-        sources, references = _read_records(pairs, source_field, target_field, encoding)
-    else:
-        assert source is not None
-        assert target is not None
+    if source is not None and target is not None:
         sources, references = _read_lines(source, target, encoding)
+    else:
+        assert pairs is not None
+        sources, references = _read_records(pairs, source_field, target_field, encoding)
     translator = api.load_translator(model, device=device, threads=threads)
     with Live(stderr()) as live:
         report = translator.evaluate(
@@ -136,7 +135,7 @@ def _write(path: Path, lines: list[str]) -> None:
         write_text_atomically(path, "".join(f"{line}\n" for line in lines))
     except OSError as error:
         message, _ = explain_os_error("the translations", path, error)
-        raise DataError(message, advice="Choose another place with --output.") from error
+        raise DataError(message, advice="Choose another file with --output.") from error
 
 
 def _table(report: TranslationReport) -> Table:
