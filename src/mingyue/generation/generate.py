@@ -75,8 +75,8 @@ def stream(
     """Continue each prompt; yields every token of every sample as it is generated.
 
     `starts_with_bos`: whether BOS precedes each prompt, as in the model's training data. An empty prompt is then BOS
-    alone; otherwise `begin_id` is read in its place, a token that occurs in the training text. `unseen`: ids that do not
-    occur there, which are generated only with `allow_unseen`. The text depends on the prompt, its index and the
+    alone; otherwise `begin_id` is read in its place, a token that occurs in the training text. `unseen`: ids that do
+    not occur there, which are generated only with `allow_unseen`. The text depends on the prompt, its index and the
     settings, never on the batch or on `use_cache` (False reads the whole window again for every token).
 
     `note` receives sentences for the user: a prompt longer than the context, a text that becomes longer than it; each
