@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mingyue.api.model import Model, load
-from mingyue.api.translator import Translator, load_translator, translates
+from mingyue.api.loading import load_either
+from mingyue.api.model import Model
+from mingyue.api.translator import Translator
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection import Captured, Reading, Subject, capture
 from mingyue.inspection.capture import checked
@@ -65,7 +66,7 @@ def inspect(
             )
     if isinstance(model, str | Path):
         folder = Path(model)
-        opened = (load_translator if translates(folder) else load)(folder, device=device, threads=threads, step=step)
+        opened = load_either(folder, device=device, threads=threads, step=step)
     elif not isinstance(model, Model | Translator):
         raise SettingsError(
             f"{type(model).__name__} is no model, and no path to one",

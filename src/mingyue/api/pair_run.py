@@ -11,11 +11,12 @@ import numpy as np
 
 from mingyue.api.base_run import Place, Run, chosen_threads, run_path
 from mingyue.api.outcome import Outcome, judge_course
+from mingyue.api.run_config import pair_config
 from mingyue.bundle import save_bundle
-from mingyue.config import EncoderDecoderConfig, TrainSettings, TranslateSettings
+from mingyue.config import TrainSettings, TranslateSettings
 from mingyue.data import PairCorpus, Substitution, load_pairs, prepare_pairs
 from mingyue.data.unseen import to_ranges
-from mingyue.errors import BundleError, MissingExtraError, SettingsError
+from mingyue.errors import MissingExtraError, SettingsError
 from mingyue.generation import translate
 from mingyue.models import EncoderDecoder, Transformer, resolve_pair_config, sizes
 from mingyue.scoring import translation_scores
@@ -32,21 +33,6 @@ DEFAULT_PAIR_CONTEXT = 256
 _BATCH_TOKENS = 2048
 _BLEU_LINES = 100
 _SHOWN = 3  # translations that a sample shows
-
-
-def pair_config(settings: TrainSettings, corpus: PairCorpus) -> EncoderDecoderConfig:
-    """The config of a run whose settings are complete, as run.toml holds them."""
-    if settings.model.context is None:
-        raise BundleError(
-            "the run was stopped before it chose its sizes: there is no model in it yet",
-            advice="Start it again with `mingyue train`: what is there will not be in its way.",
-        )
-    return resolve_pair_config(
-        settings.model,
-        vocab_size=corpus.target_vocab_size,
-        source_vocab_size=None if corpus.shared_vocabulary else corpus.source_vocab_size,
-        context=settings.model.context,
-    )
 
 
 class PairRun(Run):

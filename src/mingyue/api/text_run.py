@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mingyue.api.base_run import Place, Run, chosen_threads, run_path
-from mingyue.api.model import run_config
 from mingyue.api.outcome import Outcome, judge, measure_copying
+from mingyue.api.run_config import run_config
 from mingyue.bundle import save_bundle
 from mingyue.config import DEFAULT_MINUTES, GenerateSettings, ModelSettings, TrainSettings
 from mingyue.data import Baselines, Substitution, TokenCorpus, baselines, fit_context, load_corpus, prepare_corpus

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
 from mingyue.cli.screen import language_of_system, remark, show, stderr, stdout, table, write, write_json
-from mingyue.cli.texts import collect, without_last_line_end
+from mingyue.cli.texts import collect, without_final_newline
 from mingyue.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def inspect(
     if view == "report" and out is None:
         out = f"{_name(model)}-report.html"
     _check_out(view, out, file or [])
-    read = [without_last_line_end(one).text for one in collect([*(text or []), *(texts or [])], file or [])]
+    read = [without_final_newline(one).text for one in collect([*(text or []), *(texts or [])], file or [])]
     _check_texts(view, read, source, word)
     words: Language = language or language_of_system()
 

@@ -1,4 +1,4 @@
-"""One text while it is written, and what is said about it."""
+"""One sequence while it is generated, and its results."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Stop = Literal["end", "stop text", "length"]
 
 @dataclass(frozen=True)
 class Generation:
-    """A finished text."""
+    """A generated text."""
 
     prompt: str
     text: str
-    """What was written after the prompt; ends before a stop text."""
+    """The text after the prompt; ends before a stop text."""
     ids: list[int]
-    """Every token written, in order; the end mark, if it was written, is the last. With a stop text, its tokens too."""
+    """Every generated token, in order; EOS, if generated, is the last. Tokens of a stop text are included."""
     logprobs: list[float] | None
-    """log P (natural) of each of `ids` under the model itself: temperature 1, nothing removed. Only on request."""
+    """log P (natural) of each of `ids` under the model itself: temperature 1, nothing removed; on request only."""
     stop: Stop
-    """Why it ended: the end mark, a stop text, or `max_new_tokens`."""
+    """Why generation stopped: EOS ("end"), a stop text, or `max_new_tokens` ("length")."""
     prompt_index: int
-    """Which of the request's prompts, from 0."""
+    """Index of the prompt in the request, from 0."""
     sample: int
-    """Which of the samples of the prompt, from 0."""
+    """Index among the samples of the prompt, from 0."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -42,21 +42,21 @@ class Generation:
 
 @dataclass(frozen=True)
 class Event:
-    """A token was written. The `text`s of a sample's events, joined, are exactly its `Generation.text`."""
+    """One generated token. The `text`s of all events of a sample join to exactly its `Generation.text`."""
 
     prompt_index: int
     sample: int
     text: str
-    """What this token lets be shown; "" after half a character, or what may become a stop text."""
+    """Text that can be shown after this token; "" for part of a character, or a possible beginning of a stop text."""
     token: int | None
-    """None only when there was nothing to write (0 new tokens)."""
+    """None only for `max_new_tokens` 0."""
     logprob: float | None = None
     result: Generation | None = None
-    """The finished text, with its last event."""
+    """The finished text, in its last event."""
 
 
-class Writing:
-    """The state of one sample of one prompt."""
+class GeneratedSequence:
+    """The state of one sample of one prompt while it is generated."""
 
     def __init__(
         self,
@@ -73,51 +73,51 @@ class Writing:
         self.ids = list(prompt_ids)
         self.n_prompt = len(prompt_ids)
         self.start = 0
-        """Where the window begins that the model last read (see `mingyue.generation.window`)."""
+        """First token of the window that the model reads (see `mingyue.generation.window`)."""
         self.seen: Tensor | None = None
-        """[V] boolean: tokens of prompt and text so far; kept only for a repetition penalty."""
-        self._prompt, self._settings, self._end = prompt, settings, tokenizer.eos_id
-        self._stops = StopTexts(settings.stop)
+        """[V] boolean: the tokens of prompt and text so far; kept only for a repetition penalty."""
+        self._prompt, self._settings, self._eos_id = prompt, settings, tokenizer.eos_id
+        self._stop_texts = StopTexts(settings.stop)
         self._pieces: list[str] = []
         self._logprobs: list[float] | None = [] if logprobs else None
         self._decoder = tokenizer.stream()
-        self._decoder.push(prompt_ids[-1])  # some tokenizers spell the first token of a text in another way
+        self._decoder.push(prompt_ids[-1])  # some tokenizers decode the first token of a text differently
 
     @property
-    def n_written(self) -> int:
-        """Tokens written so far."""
+    def n_generated(self) -> int:
+        """Tokens generated so far."""
         return len(self.ids) - self.n_prompt
 
-    def watch(self, vocab_size: int, device: torch.device) -> None:
-        """Keep `seen` from here on."""
+    def track_seen(self, vocab_size: int, device: torch.device) -> None:
+        """Start to keep `seen`."""
         self.seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
         self.seen[self.ids] = True
 
     def add(self, token: int, logprob: float | None) -> Event:
-        """Write a token."""
+        """Append a token."""
         self.ids.append(token)
         if self.seen is not None:
             self.seen[token] = True
         if self._logprobs is not None and logprob is not None:
             self._logprobs.append(logprob)
-        counts = self.n_written > self._settings.min_new_tokens
+        counts = self.n_generated > self._settings.min_new_tokens
         stop: Stop | None = None
-        if token == self._end:
+        if token == self._eos_id:
             stop, piece = "end", ""
         else:
-            piece = self._stops.push(self._decoder.push(token), counts=counts)
-            if self.n_written == self._settings.max_new_tokens:
+            piece = self._stop_texts.push(self._decoder.push(token), counts=counts)
+            if self.n_generated == self._settings.max_new_tokens:
                 stop = "length"
-        if stop and not self._stops.found:
-            piece += self._stops.push(self._decoder.finish(), counts=counts)
-        if self._stops.found:
+        if stop and not self._stop_texts.found:
+            piece += self._stop_texts.push(self._decoder.finish(), counts=counts)
+        if self._stop_texts.found:
             stop = "stop text"
         if stop:
-            piece += self._stops.release()
+            piece += self._stop_texts.release()
         self._pieces.append(piece)
         return self._event(piece, token, logprob, stop)
 
-    def nothing(self) -> Event:
+    def empty(self) -> Event:
         """The only event of a text of 0 new tokens."""
         return self._event("", None, None, "length")
 
