@@ -23,9 +23,9 @@ _Rest = TypeVarTuple("_Rest")
 def use_custom_backward(x: Tensor) -> bool:
     """Whether an operation on `x` uses its form of this module: in training on a CPU in fp32, without torch.compile."""
     return (
-        x.device.type == "cpu"
+        torch.is_grad_enabled()  # first, since it is the cheapest: generation asks a hundred times per token
         and x.dtype is torch.float32
-        and torch.is_grad_enabled()
+        and x.device.type == "cpu"
         and not torch.compiler.is_compiling()
     )
 
