@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mingyue.api.base_run import RunResult
 from mingyue.api.loading import load_translator
 from mingyue.api.run import train
 from mingyue.config import TrainSettings
 from mingyue.data.demo_pairs import demo_pairs
 from mingyue.errors import DataError
 from mingyue.files import explain_os_error, write_text_atomically
+from mingyue.runs import RunResult
 from mingyue.training import Clock, Observer
 
 TRANSLATE_MINUTES = 2.75

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from mingyue.api.loading import check_has_checkpoint, load_either
 from mingyue.api.translator import Translator
-from mingyue.api.watching import read_watched
 from mingyue.errors import SettingsError
 from mingyue.inspection.film import FilmView, film_view
 from mingyue.inspection.frames import Frame, read_frames, take_frame
 from mingyue.inspection.subject import Subject
+from mingyue.runs.watching import read_watched
 from mingyue.training import Checkpoints, RunFolder, read_log
 
 

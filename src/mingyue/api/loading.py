@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from mingyue.api.model import Model
-from mingyue.api.run_config import pair_config, run_config
 from mingyue.api.translator import Translator
 from mingyue.bundle import Bundle, load_bundle, read_bundle_config
 from mingyue.config import EncoderDecoderConfig, TrainSettings
@@ -18,6 +17,7 @@ from mingyue.data import load_corpus, load_pairs
 from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, CheckpointError, DataError
 from mingyue.models import DecoderOnly, EncoderDecoder
+from mingyue.runs import pair_config, run_config
 from mingyue.runtime import choose_runtime
 from mingyue.training import Checkpoints, RunFolder
 

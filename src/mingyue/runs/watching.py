@@ -1,4 +1,4 @@
-"""Watching a text while a model is trained (`--watch`): a frame of the film at the start and at each checkpoint."""
+"""Watching a text during training (`--watch`): a frame of the film at the start and at each checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mingyue.models import EncoderDecoder
 
 
 class Watcher:
-    """Looks at one text with a model as it is, and keeps what was seen. Training goes on whatever happens here."""
+    """Computes frames of one text with the current model and saves them. An error here does not end training."""
 
     def __init__(
         self, subject: Subject, text: str, folder: Path, *, tell: Callable[[str], None], compiled: bool = False
@@ -30,23 +30,23 @@ class Watcher:
         self._told: set[str] = set()
 
     def __call__(self, step: int) -> None:
-        """Keep the frame of a step. What goes wrong is told, once."""
+        """Save the frame of a step. Each error is reported once."""
         try:
-            with self._as_written():
+            with self._uncompiled():
                 frame = take_frame(self._subject, read_watched(self._subject, self._text), step)
             write_frame(self._folder, frame)
         except MingyueError as error:
             if error.message not in self._told:
                 self._told.add(error.message)
-                self._tell(f"Nothing was kept of the watched text at step {step:,}: {error.message}.")
+                self._tell(f"No frame of the watched text was saved at step {step:,}: {error.message}.")
 
-    def _as_written(self) -> AbstractContextManager[object]:
-        """Blocks that were compiled run as they are written: a look inside is no reason to compile them anew."""
+    def _uncompiled(self) -> AbstractContextManager[object]:
+        """Run compiled blocks eagerly: a forward pass with taps must not compile them again."""
         return torch.compiler.set_stance("force_eager") if self._compiled else nullcontext()
 
 
 def read_watched(subject: Subject, text: str) -> Reading:
-    """The watched text as a model reads it; for a model of pairs with its own greedy translation as it is now."""
+    """The watched text as the model reads it; for an encoder-decoder model with its own greedy translation."""
     if not isinstance(subject.module, EncoderDecoder):
         return subject.read(text)
     source_tokenizer = subject.source_tokenizer
@@ -56,15 +56,15 @@ def read_watched(subject: Subject, text: str) -> Reading:
 
 
 def fitting(subject: Subject, target: str) -> str:
-    """The beginning of a translation that the context holds: one that never ended may fill it to its end."""
-    room = subject.module.config.context - 1  # the end mark, or the start mark, stands beside it
+    """The beginning of a translation that fits the context, which one without an EOS token fills completely."""
+    room = subject.module.config.context - 1  # besides the EOS or BOS token
     while len(subject.tokenizer.encode(target)) > room:
         target = target[:-1]
     return target
 
 
 def check_watched(subject: Subject, text: str) -> None:
-    """Raise `SettingsError` for a text that this model cannot read. The model needs no weights."""
+    """Raise `SettingsError` for a text that the model cannot read. The model needs no weights."""
     try:
         subject.read("" if subject.of_pairs else text, text if subject.of_pairs else None)
     except MingyueError as error:

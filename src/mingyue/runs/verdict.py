@@ -1,4 +1,4 @@
-"""What a run came to, in plain words: the verdict against simple models, and how much the model copies."""
+"""The outcome of a run in words: the verdict against simple models, and how much the model copies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mingyue.training import TrainResult, read_log
 
 Verdict = Literal["learning", "not learning", "overfitting", "diverged", "not measured"]
 
-_OVERFIT = 1.02  # a last held-out loss this many times the best one means that training went on too long
-_FEW = 50  # held-out tokens whose loss says little
+_OVERFIT = 1.02  # ratio of the last held-out loss to the best one from which a run counts as overfitting
+_FEW = 50  # held-out tokens: fewer are too few for a verdict
 _COMPARED = 1 << 23  # tokens of the training text that the copy report reads
 
 
@@ -28,17 +28,17 @@ class Outcome:
     sentences: tuple[str, ...]
     """What was measured, and what to do about it."""
     texts: tuple[str, ...] = ()
-    """What the model writes at the end."""
+    """Texts that the trained model generated."""
     copying: CopyReport | None = None
-    """How much of that stands in the training text."""
+    """How much of them is in the training text."""
 
-    def writing(self, *texts: str) -> Outcome:
-        """The same with what the model writes."""
+    def with_texts(self, *texts: str) -> Outcome:
+        """The same outcome with generated texts."""
         return replace(self, texts=texts)
 
 
 def judge(result: TrainResult, metrics: Path, simple: Baselines, *, epochs: float = math.inf) -> Outcome:
-    """Compare the final held-out loss with simple models, and the course of the run with itself (`judge_course`)."""
+    """Compare the final held-out loss with simple models and with the earlier evaluations (`judge_course`)."""
     found = judge_course(result, metrics, uniform=simple.uniform, epochs=epochs)
     if found.verdict not in ("learning", "overfitting") or result.evaluation is None:
         return found
@@ -50,15 +50,15 @@ def judge(result: TrainResult, metrics: Path, simple: Baselines, *, epochs: floa
 
 
 def judge_course(result: TrainResult, metrics: Path, *, uniform: float, epochs: float = math.inf) -> Outcome:
-    """Compare the final held-out loss with a uniform guess (in nats), and the course of the run with itself.
+    """Compare the final held-out loss with that of a uniform guess (in nats) and with the earlier evaluations.
 
-    `epochs`: passes over the training text; before the first is over, nothing can have been learned by heart.
+    `epochs` that were trained: before the end of the first, the model cannot have memorised the text.
     """
     evaluation = result.evaluation
     if evaluation is None:
-        return Outcome("not measured", ("No held-out text was measured: what was learned cannot be told.",))
+        return Outcome("not measured", ("No held-out loss was measured, so there is no verdict.",))
     if evaluation.tokens < _FEW:
-        return Outcome("not measured", (f"Only {evaluation.tokens} tokens are held out: too few to tell anything.",))
+        return Outcome("not measured", (f"Only {evaluation.tokens} tokens are held out: too few for a verdict.",))
     loss = evaluation.loss
     lines = [line for line in read_log(metrics) if line["event"] == "evaluate" and line.get("heldout_loss") is not None]
     course = [line["heldout_loss"] for line in lines]
@@ -68,20 +68,20 @@ def judge_course(result: TrainResult, metrics: Path, *, uniform: float, epochs: 
         return Outcome("diverged" if result.step > 100 else "not learning", (reason, advice))
     against = f"Held-out loss {loss:.3f} nats per token; a uniform guess has {uniform:.3f}."
     if course and course[-1] > _OVERFIT * min(course):
-        lowest = lines[course.index(min(course))]["step"]  # not always the step that is kept: BLEU may choose that one
+        lowest = lines[course.index(min(course))]["step"]  # not always the step that is kept, which BLEU may select
         best, last = f"{min(course):.3f}", f"{course[-1]:.3f}"
         grown = f"The held-out loss was best at step {lowest:,} ({best}) and has grown since ({last})"
         if epochs < 1:
-            noisy = f"{grown}. Nothing was seen twice yet, so this is the noise of a short run: train longer."
+            noisy = f"{grown}. This is the noise of a run of less than one epoch: train longer."
             return Outcome("learning", (against, noisy))
-        by_heart = f"{grown}: the model began to learn the training text by heart. The best weights are kept."
-        advice = "In a new run, more text, a smaller model or more --dropout helps."
-        return Outcome("overfitting", (against, by_heart, advice))
+        overfits = f"{grown}: the model began to memorise the training text. The best weights are kept."
+        advice = "In a new run, use more text, a smaller model or more --dropout."
+        return Outcome("overfitting", (against, overfits, advice))
     return Outcome("learning", (against, *_still_falling(course)))
 
 
 def measure_copying(outcome: Outcome, texts: Sequence[str], tokenizer: Tokenizer, corpus: TokenCorpus) -> Outcome:
-    """Add what the model writes and how much of it stands in the training text word for word."""
+    """Add generated texts, and how much of them is in the training text word for word."""
     training_text = tokenizer.decode(corpus.train.read(0, min(len(corpus.train), _COMPARED)).tolist())
     return replace(outcome, texts=tuple(texts), copying=copy_report(list(texts), training_text))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from mingyue.config import EncoderDecoderConfig, ModelConfig, TrainSettings
 from mingyue.data import PairCorpus
 from mingyue.errors import BundleError
-from mingyue.models import resolve_pair_config
-from mingyue.training.sizing import model_config
+from mingyue.models import resolve_config, resolve_pair_config
 
 
 def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
@@ -14,7 +13,7 @@ def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
     depth, context = settings.model.depth, settings.model.context
     if depth is None or context is None:
         raise _no_sizes()
-    return model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
+    return resolve_config(settings.model, vocab_size=vocab_size, depth=depth, context=context)
 
 
 def pair_config(settings: TrainSettings, corpus: PairCorpus) -> EncoderDecoderConfig:
@@ -32,5 +31,5 @@ def pair_config(settings: TrainSettings, corpus: PairCorpus) -> EncoderDecoderCo
 def _no_sizes() -> BundleError:
     return BundleError(
         "the run was stopped before it chose its sizes: there is no model in it yet",
-        advice="Start it again with `mingyue train`; the files that are there do not interfere.",
+        advice="Start it again with `mingyue train`, which removes what is there.",
     )

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from mingyue.api.outcome import Outcome, judge
 from mingyue.data import Baselines
+from mingyue.runs.verdict import Outcome, judge
 from mingyue.training import Evaluation, TrainResult
 
 SIMPLE = Baselines(uniform=5.0, unigram=3.0, bigram=2.0, train_targets=1000, held_out_targets=100)

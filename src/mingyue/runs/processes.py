@@ -1,4 +1,4 @@
-"""What is particular to a run on several processes: what is asked of them, and going on after one has died."""
+"""Runs on several processes: whether they were started, their threads, and the restart after one of them died."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LAUNCH = "launch.id"
 
 
 def check_processes(settings: TrainSettings) -> None:
-    """Raise `SettingsError` for processes that were asked for and not started."""
-    wanted, place = settings.run.nproc, processes()
-    if wanted > 1 and place.launch is None and place.size == 1:
+    """Raise `SettingsError` if `nproc` asks for several processes and this is the only one."""
+    wanted, started = settings.run.nproc, processes()
+    if wanted > 1 and started.launch is None and started.size == 1:
         raise SettingsError(
             f"the run asks for {wanted} processes, and this is one",
             advice=f"On the command line --nproc {wanted} starts them. From Python, start the program with torchrun "
@@ -26,16 +26,16 @@ def check_processes(settings: TrainSettings) -> None:
 
 
 def fitting_threads(old: TrainSettings, settings: TrainSettings) -> TrainSettings:
-    """`settings` of a run that is resumed, without threads that were chosen for fewer processes than there are now."""
-    threads, place = settings.run.threads, processes()
-    share = max(1, available_cores() // place.local_size)
-    if place.local_size != old.run.nproc and threads is not None and place.size > 1 and threads > share:
+    """`settings` of a resumed run, without threads that were chosen for fewer processes than there are now."""
+    threads, started = settings.run.threads, processes()
+    share = max(1, available_cores() // started.local_size)
+    if started.local_size != old.run.nproc and threads is not None and started.size > 1 and threads > share:
         return settings.with_flat(threads=None)
     return settings
 
 
 def note_launch(folder: RunFolder) -> None:
-    """Write down who started the processes of a new run."""
+    """Record which launch started the processes of a new run."""
     launch = processes().launch
     if launch is not None:
         path = folder.path / _LAUNCH
@@ -43,8 +43,8 @@ def note_launch(folder: RunFolder) -> None:
             write_text_atomically(path, launch + "\n")
 
 
-def was_begun_here(path: Path) -> bool:
-    """Whether the run in `path` was begun by the launch that these processes belong to, and can go on."""
+def was_started_by_this_launch(path: Path) -> bool:
+    """Whether the run in `path` was started by the launch of these processes, and can be resumed."""
     launch, noted = processes().launch, path / _LAUNCH
     if launch is None or not noted.is_file():
         return False
