@@ -65,7 +65,7 @@ def test_the_language_is_that_of_the_system_unless_given(run, here, monkeypatch,
 
 def test_the_small_form_says_that_it_does_not_decide(run, here):
     out = run("claims", "run", "variance", "--small", "--language", "en")[1]
-    assert "variance: holds (small, " in out and "can be another than without --small" in out
+    assert "variance: supported (small, " in out and "the verdict may differ without --small" in out
     assert "不加 --small" in run("claims", "run", "variance", "--small", "--language", "zh")[1]
 
 
@@ -82,8 +82,8 @@ def test_a_run_that_is_stopped_says_what_is_kept_and_how_to_see_it(run, monkeypa
     folder = tmp_path / "a b"
     code, _, err = run("claims", "run", "all", option, str(folder), "--language", "en")
     assert code == 130
-    told = " ".join(err.split())
-    assert "Finished before the stop: 2" in told and f"mingyue claims report '{folder}'" in told
+    text = " ".join(err.split())
+    assert "Finished before the interruption: 2" in text and f"mingyue claims report '{folder}'" in text
     _, _, err = run("claims", "run", "all", "--language", "en")
     assert "Finished" not in err, "nothing is kept without a folder"
 

@@ -22,8 +22,9 @@ from mingyue.claims.attention.senses import (
     new_encoder,
     train_encoder,
 )
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import banks, strikes
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import seeds
 from mingyue.models import DecoderOnly, EncoderDecoder
 from mingyue.nn import Taps
@@ -154,9 +155,9 @@ def judge(numbers: Numbers) -> Finding:
     one = value["strike_embedding_apart"] == 0 and value["bank_embedding_apart"] == 0
     gaps = [value[f"{name}_same"] - value[f"{name}_other"] for name in _WORDS]
     blind = max(value[f"causal_{name}_{what}"] for name in _WORDS for what in ("first_apart", "same_before_apart"))
-    verdict = "does not hold here"
+    verdict = "not supported"
     if one and min(gaps) >= GAP:
-        verdict = "holds with a correction" if blind <= SAME else "holds"
+        verdict = "supported with a correction" if blind <= SAME else "supported"
 
     def two(prefix: str) -> str:
         return f"{value[f'{prefix}_same']:.2f} / {value[f'{prefix}_other']:.2f}"
@@ -246,7 +247,7 @@ def _labels() -> dict[str, Words]:
     return labels
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="context",
     group="attention",
     claim=Words(

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mingyue.charts import line_chart
 from mingyue.claims.attention.figures import interval, named
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import accuracy, fit, seeds, tiny
 from mingyue.models import DecoderOnly
 from mingyue.words import Language, Words
@@ -100,9 +101,9 @@ def judge(numbers: Numbers) -> Finding:
     fastest = {where: min(value[f"steps_{kind}_{where}"] for kind in with_positions) for where in places}
     behind = all(value[f"steps_none_{where}"] >= SLOWER * fastest[where] for where in places)
     alone = value["steps_none_near"] < limit or value["steps_none_far"] < limit
-    verdict = "does not hold here"
+    verdict = "not supported"
     if reach and behind:
-        verdict = "holds with a correction" if alone else "holds"
+        verdict = "supported with a correction" if alone else "supported"
 
     def told(kind: str) -> str:
         near, far = (
@@ -112,7 +113,7 @@ def judge(numbers: Numbers) -> Finding:
         return f"{near} / {far}"
 
     slowly = Words("", "")
-    if verdict == "holds with a correction":
+    if verdict == "supported with a correction":
         slowly = Words(
             " Without positions it is learned too, only later: the causal mask tells a model where it is.",
             "没有位置也学得会，只是更晚：因果掩码让模型知道自己在哪里。",
@@ -158,7 +159,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="distance",
     group="attention",
     claim=Words(

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from mingyue.charts import line_chart
 from mingyue.claims.attention.figures import interval, named
 from mingyue.claims.attention.recurrent import Recurrent, parameters_of, recurrent
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import accuracy, fit, seeds, tiny
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
@@ -141,9 +142,9 @@ def judge(numbers: Numbers) -> Finding:
     forgotten = [
         value[f"accuracy_{name}"] <= FORGETS and value[f"gradient_kept_{name}"] <= VANISHED for name in ("tanh", "lstm")
     ]
-    verdict = "does not hold here"
+    verdict = "not supported"
     if reaches and any(forgotten):
-        verdict = "holds" if all(forgotten) else "holds with a correction"
+        verdict = "supported" if all(forgotten) else "supported with a correction"
     found = {name: (value[f"accuracy_{name}"], value[f"gradient_kept_{name}"]) for name in _NETS}
     return Finding(
         verdict,
@@ -202,7 +203,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="far",
     group="attention",
     claim=Words(

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from mingyue.charts import bar_chart, line_chart
 from mingyue.claims.attention.figures import interval, named, worst
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon, topics
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
@@ -121,9 +122,9 @@ def judge(numbers: Numbers) -> Finding:
     writes = value["cache_error"] <= ROUNDING and value["other_rows_error"] <= ROUNDING
     trains = value["rows_all"] == 1 and value["loss_all"] < value["loss_last"]
     every_row = value["likelihood_error"] <= ROUNDING and value["last_term_share"] < 0.5
-    right = "holds with a correction" if every_row else "holds"
+    right = "supported with a correction" if every_row else "supported"
     return Finding(
-        right if writes and trains else "does not hold here",
+        right if writes and trains else "not supported",
         Words(
             f"The last row alone gives the next token's logits within {value['cache_error']:.1g}. The loss on all rows "
             f"reaches {value['rows_all']:.0%} of the rows, on the last {value['rows_last']:.0%}; after equal steps the "
@@ -172,7 +173,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="last-row",
     group="attention",
     claim=Words(

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mingyue.charts import matrix_chart
 from mingyue.claims.attention.figures import matrix_rows, worst
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import seeds, tiny
 from mingyue.nn import CAUSAL, Attend, Taps, explicit_attention
 from mingyue.words import Language, Words
@@ -98,9 +99,9 @@ def judge(numbers: Numbers) -> Finding:
     shut = max(value["first_row_error"], value["future_changes_past"]) <= ROUNDING
     control = value["future_without_mask"] > 100 * ROUNDING
     overflows = value["constant_fp16_overflows"] == 1
-    verdict = "holds with a correction" if overflows else "holds"
+    verdict = "supported with a correction" if overflows else "supported"
     return Finding(
-        verdict if exact and shut and control else "does not hold here",
+        verdict if exact and shut and control else "not supported",
         Words(
             f"Weights above the diagonal are {value['above_diagonal']:g}; −1e9 in place of −∞ changes them by "
             f"{value['constant_fp32']:g} in fp32 and {'is −∞ itself' if overflows else 'stays finite'} in fp16. "
@@ -138,7 +139,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="mask",
     group="attention",
     claim=Words(

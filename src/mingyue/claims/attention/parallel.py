@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from mingyue.charts import line_chart
 from mingyue.claims.attention.figures import interval, named, worst
 from mingyue.claims.attention.recurrent import parameters_of, recurrent
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.timing import alternating
 from mingyue.claims.training import seeds, tiny
 from mingyue.models import DecoderOnly
@@ -128,7 +129,7 @@ def judge(numbers: Numbers) -> Finding:
     equal = value["prefix_error"] <= ROUNDING
     flat = value["transformer_chain_a_token"] == 0 and value["transformer_chain_a_layer"] > 0
     sequential = value["recurrent_chain_a_token"] >= 1
-    right = "holds with a correction" if value["passes_a_written_token"] >= 1 else "holds"
+    right = "supported with a correction" if value["passes_a_written_token"] >= 1 else "supported"
     faster, last, times = (
         value[name] for name in ("transformer_faster_from", "transformer_faster_to", "times_faster_at_most")
     )
@@ -139,7 +140,7 @@ def judge(numbers: Numbers) -> Finding:
             f"在 {faster:.0f} 到 {last:.0f} 个 token 时更快，最多 {times:.1f} 倍",
         )
     return Finding(
-        right if equal and flat and sequential else "does not hold here",
+        right if equal and flat and sequential else "not supported",
         Words(
             f"One pass gives the predictions of all prefixes within {value['prefix_error']:.1g}. The longest chain of "
             f"operations grows by {value['transformer_chain_a_token']:g} a token and "
@@ -186,7 +187,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="parallel",
     group="attention",
     claim=Words(

@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mingyue.charts import line_chart
 from mingyue.claims.attention.figures import interval, named
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Table, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Table, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.timing import alternating
 from mingyue.claims.training import tiny
 from mingyue.nn import CAUSAL, Attend, Rotation, Taps, explicit_attention, fused_attention
@@ -183,11 +184,11 @@ def judge(numbers: Numbers) -> Finding:
     corrected = near("time", "fused", 2) and near("bytes", "fused", 1)
     windowed = near("time", "window", 1) and near("bytes", "window", 1)
     square = near("time", "fused", 2) and near("bytes", "fused", 2)
-    verdict = "does not hold here"
+    verdict = "not supported"
     if claimed and corrected and windowed:
-        verdict = "holds with a correction"
+        verdict = "supported with a correction"
     elif claimed and square:
-        verdict = "holds"
+        verdict = "supported"
     slopes = {path: f"{value[f'time_slope_{path}']:.2f} / {value[f'bytes_slope_{path}']:.2f}" for path in _PATHS}
     return Finding(
         verdict,
@@ -260,7 +261,7 @@ def _where_timed(times: Table) -> Words:
     )
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="quadratic",
     group="attention",
     claim=Words(

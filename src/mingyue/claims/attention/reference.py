@@ -12,8 +12,9 @@ from torch import Tensor
 
 from mingyue.charts import bar_chart, matrix_chart
 from mingyue.claims.attention.figures import interval, matrix_rows
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import THINGS, Lexicon, Reference, references
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import accuracy, fit, seeds, tiny
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
@@ -141,11 +142,11 @@ def judge(numbers: Numbers) -> Finding:
     value = {name: number.value for name, number in numbers.items()}
     times = numbers["weight"].low / value["uniform"]
     points = times >= ABOVE_UNIFORM and value["accuracy_whole"] >= KNOWS and value["accuracy_other"] >= KNOWS
-    verdict = "does not hold here"
+    verdict = "not supported"
     if points and value["accuracy_head"] <= BROKEN:
-        verdict = "holds"
+        verdict = "supported"
     elif points and value["accuracy_all"] <= BROKEN:
-        verdict = "holds with a correction"
+        verdict = "supported with a correction"
     return Finding(
         verdict,
         Words(
@@ -191,7 +192,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="reference",
     group="attention",
     claim=Words(

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mingyue.charts import line_chart, matrix_chart
 from mingyue.claims.attention.figures import interval, matrix_rows, worst
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import seeds
 from mingyue.nn import EVERYONE, Taps, explicit_attention, fused_attention
 from mingyue.words import Language, Words
@@ -104,7 +105,7 @@ def judge(numbers: Numbers) -> Finding:
     positive = value["least_weight"] > 0 and value["lookup_least_weight"] > 0
     n_tokens, rows, columns = (f"{value[name]:.0f}" for name in ("tokens", "score_rows", "score_columns"))
     return Finding(
-        "holds" if square and positive and max(errors.values()) <= ROUNDING else "does not hold here",
+        "supported" if square and positive and max(errors.values()) <= ROUNDING else "not supported",
         Words(
             f"Scores of {n_tokens} tokens are {rows} × {columns}; rows of weights sum to 1 within "
             f"{errors['sum_error']:.1g}; outputs are the mixtures of values within {errors['mixture_error']:.1g} and "
@@ -152,7 +153,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]  # fmt: skip
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="rows",
     group="attention",
     claim=Words(

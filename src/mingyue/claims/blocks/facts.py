@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mingyue.charts import Chart, bar_chart, line_chart
 from mingyue.claims.blocks.parts import Nothing
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import accuracy, fit, seeds, tiny
 from mingyue.models import DecoderOnly
 from mingyue.runtime import derive_seed
@@ -106,11 +107,11 @@ def _judge(numbers: Numbers) -> Finding:
         f"{wide:.0%}；只有注意力、参数量与 4d 相同时，记住 {attention:.0%}。",
     )
     if not (narrow >= none + APART and wide >= narrow + APART and wide >= MORE * none):
-        return Finding("does not hold here", reason)
+        return Finding("not supported", reason)
     if attention < wide - APART:
-        return Finding("holds", reason)
+        return Finding("supported", reason)
     return Finding(
-        "holds with a correction",
+        "supported with a correction",
         Words(
             f"{reason.en} So it is weights that hold facts, wherever they are.",
             f"{reason.zh}可见记住事实的是参数，不论它们在哪一层。",
@@ -160,7 +161,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="facts",
     group="blocks",
     claim=Words(

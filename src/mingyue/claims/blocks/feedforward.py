@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from mingyue.charts import Chart, line_chart
 from mingyue.claims.blocks.parts import Nothing
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, seeds
 from mingyue.nn import EVERYONE, MultiHeadAttention, PreNormBlock, Rotation, Taps, make_feedforward
 from mingyue.runtime import derive_seed
@@ -157,7 +158,7 @@ def _judge(numbers: Numbers) -> Finding:
         f"{alone:.2f} 倍，加上前馈层后为 {with_it:.2g} 倍。",
     )
     holds = given <= LINEAR and abs(alone - 1) <= AS_LINEAR and with_it <= LOWER
-    return Finding("holds" if holds else "does not hold here", reason)
+    return Finding("supported" if holds else "not supported", reason)
 
 
 _NAMES = {
@@ -184,7 +185,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="feedforward",
     group="blocks",
     claim=Words(

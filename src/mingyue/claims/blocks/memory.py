@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from mingyue.charts import Chart, bar_chart, line_chart
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import seeds, tiny
 from mingyue.models import EncoderDecoder
 from mingyue.nn import DecoderBlock, Taps
@@ -137,7 +138,7 @@ def _judge(numbers: Numbers) -> Finding:
     own, previous = numbers["query_own"].value, numbers["query_previous"].value
     if not all(apart <= EQUAL for apart in (read, memory, logits)):
         return Finding(
-            "does not hold here",
+            "not supported",
             Words(
                 f"Keys and values differ from those of the encoder's output by {read:.1e}, from those made again by "
                 f"{memory:.1e}, the logits by {logits:.1e}.",
@@ -156,7 +157,7 @@ def _judge(numbers: Numbers) -> Finding:
     )
     if own <= EQUAL and previous >= OTHER:
         return Finding(
-            "holds with a correction",
+            "supported with a correction",
             Words(
                 f"{same.en}. The queries come from the masked sub-layer of the same block (off by {own:.1g}), "
                 f"not from the block before (off by {previous:.0%}).",
@@ -164,9 +165,9 @@ def _judge(numbers: Numbers) -> Finding:
             ),
         )
     if previous <= EQUAL:
-        return Finding("holds", Words(f"{same.en}.", f"{same.zh}。"))
+        return Finding("supported", Words(f"{same.en}.", f"{same.zh}。"))
     return Finding(
-        "does not hold here",
+        "not supported",
         Words(
             f"{same.en}. But the queries are neither those of the same block's masked sub-layer (off by {own:.1e}) nor "
             f"those of the block before (off by {previous:.1e}).",
@@ -210,7 +211,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="memory",
     group="blocks",
     claim=Words(

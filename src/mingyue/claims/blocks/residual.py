@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from mingyue.charts import Chart, line_chart
 from mingyue.claims import grammar
 from mingyue.claims.blocks.parts import without_residual
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
@@ -163,9 +164,9 @@ def _judge(numbers: Numbers) -> Finding:
         numbers["pre-plain_warm_loss"].value >= numbers["pre_warm_loss"].value + LEARNS
     )
     if not arrives or not (lost or alike) or learns:
-        return Finding("does not hold here", told)
+        return Finding("not supported", told)
     if lost and cosine["post"] <= ALIKE:
-        return Finding("holds", told)
+        return Finding("supported", told)
     en, zh = told.en, told.zh
     if not lost:
         en += " So with norms, what is lost without the path is not the gradient's length but what tells tokens apart."
@@ -173,7 +174,7 @@ def _judge(numbers: Numbers) -> Finding:
     if cosine["post"] > ALIKE:
         en += " Where the norm stands on the path (post-norm), so deep a stack makes tokens alike all the same."
         zh += "若归一化落在残差路径上（post-norm），堆到这么深，token 同样会变得雷同。"
-    return Finding("holds with a correction", Words(en, zh))
+    return Finding("supported with a correction", Words(en, zh))
 
 
 def _told(numbers: Numbers, gradient: Mapping[str, float], cosine: Mapping[str, float]) -> Words:
@@ -271,7 +272,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     return charts
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="residual",
     group="blocks",
     claim=Words(
