@@ -192,6 +192,11 @@ class Matrix(Figure):
         )
 
 
+def matrix_rows(values: Sequence[Sequence[float]]) -> Table:
+    """A matrix as the rows of a table that `Matrix` draws."""
+    return [{"row": number, "values": list(row)} for number, row in enumerate(values)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Matrices(Figure):
     """Several matrices side by side, from rows of one cell each; `[names.COLUMN]` names panels, rows and columns."""
