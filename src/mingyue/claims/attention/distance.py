@@ -92,9 +92,9 @@ def judge(numbers: Numbers) -> Judgement:
         return f"> {limit:.0f}" if steps >= limit else f"{steps:.0f}"
 
     steps = {f"{kind}_{end}": shown(value[f"steps_{kind}_{end}"]) for kind in _KINDS for end in ends}
-    if reach and behind and alone:
-        return Judgement.corrected("steps", "later", **steps)
-    return Judgement.when(reach and behind, "steps", **steps)
+    if not (reach and behind):
+        return Judgement.not_supported("steps", **steps)
+    return Judgement.corrected("steps", "later", **steps) if alone else Judgement.supported("steps", **steps)
 
 
 CLAIM = Claim(
