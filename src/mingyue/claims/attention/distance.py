@@ -14,7 +14,7 @@ from mingyue.models import DecoderOnly
 REACHED = 0.9
 """Accuracy on new texts at which a model can do it."""
 SLOWER = 2.0
-"""How many times the steps of the fastest kind a model without positions needs at least."""
+"""A model without positions needs at least this many times the steps of the fastest kind."""
 _VOCABULARY, _LENGTH, _BATCH, _EVERY = 16, 24, 16, 10
 _KINDS = ("none", "learned", "sinusoidal", "rotary")
 

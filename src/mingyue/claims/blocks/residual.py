@@ -145,7 +145,7 @@ def _trainings(how: _Training, chosen: Sequence[int]) -> tuple[dict[str, Number]
 
 
 def judge(numbers: Numbers) -> Judgement:
-    """With the path gradients arrive and tokens differ; without it one of both fails, and training too."""
+    """With the path gradients arrive and tokens differ; without it one of the two is lost, and training fails."""
     value = values(numbers)
     arrives = 1 / ARRIVES <= value["pre_gradient"] <= ARRIVES and value["pre_cosine"] <= ALIKE
     lost = value["pre-plain_gradient"] < 1 / ARRIVES and value["post-plain_gradient"] < 1 / ARRIVES
