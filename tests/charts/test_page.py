@@ -89,11 +89,11 @@ def hostile_charts():
         "bar": BarChart(**lines, **intervals),
         "scatter": ScatterChart(**lines, label="s"),
         "matrix": MatrixChart(values=np.eye(2), **labels, row_title=HOSTILE, column_title=HOSTILE, **one),
-        "matrix_grid": MatrixGrid(
+        "MatrixGrid": MatrixGrid(
             matrices=np.zeros((1, 1, 2, 2)), **labels, row_titles=[HOSTILE], column_titles=[HOSTILE], **one
         ),
         "text": TextChart(marks=marks, **scale),
-        "word_grid": WordGrid(cells=[marks, marks], **labels, **scale),
+        "WordGrid": WordGrid(cells=[marks, marks], **labels, **scale),
         "film": AttentionFilm(
             steps=[FilmStep(HOSTILE, [maps], [marks], ["a", HOSTILE])] * 2, **titles, word_title=HOSTILE,
             word_rows=[HOSTILE], averaged=HOSTILE, **one,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from mingyue.claims.claim import Measurement, Number, Trial
+from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Measurement, Number, Trial
 from mingyue.claims.registry import find
 
-HOLDS, CORRECTED, FAILS = "holds", "holds with a correction", "does not hold here"
+__all__ = ["CORRECTED", "NOT_SUPPORTED", "SUPPORTED", "judged", "small", "value"]
 
 
 @functools.cache

@@ -35,38 +35,38 @@ def claim(name):
 def test_the_small_form_holds(measured, name):
     numbers = measured(name).numbers
     found = claim(name).judge(numbers)
-    assert found.verdict == "holds", found.reason.en
+    assert found.verdict == "supported", found.reason.en
     assert set(numbers) == set(claim(name).labels)
 
 
 @pytest.mark.parametrize(
     ("name", "values", "verdict"),
     [
-        ("chain_rule", {"masked_total": 1.01}, "does not hold here"),
-        ("chain_rule", {"untrained_total": 0.9}, "does not hold here"),
-        ("chain_rule", {"passes_apart": 0.01}, "does not hold here"),
-        ("chain_rule", {"open_total": 1.0}, "does not hold here"),
-        ("logs", {"zero_after": 5000.0}, "does not hold here"),
-        ("logs", {"sum_off": 0.1}, "does not hold here"),
-        ("logs", {"sums_finite": 0.0}, "does not hold here"),
-        ("cross_entropy", {"value": 0.1}, "does not hold here"),
-        ("cross_entropy", {"gradient": 0.1}, "does not hold here"),
-        ("cross_entropy", {"residual": 0.1}, "does not hold here"),
-        ("cross_entropy", {"training": 0.1}, "does not hold here"),
-        ("cross_entropy", {"smoothed": 0.0}, "does not hold here"),
-        ("maximum_likelihood", {"left_most": 0.5}, "does not hold here"),
-        ("maximum_likelihood", {"ratio_most": 2.0}, "does not hold here"),
-        ("maximum_likelihood", {"ratio_least": 0.5}, "does not hold here"),
-        ("maximum_likelihood", {"text_loss_apart": 0.1}, "does not hold here"),
-        ("hallucination", {"off_most": 0.0, "off_at": 0.9}, "does not hold here"),
-        ("hallucination", {"stranger_answered": 0.2}, "does not hold here"),
-        ("hallucination", {"stranger_likeliest": 0.06}, "holds with a correction"),
-        ("shift", {"copied_own_loss": 1.0}, "does not hold here"),
-        ("shift", {"copied_next_loss": 0.5}, "does not hold here"),
-        ("shift", {"copied_possible": 0.95}, "does not hold here"),
-        ("shift", {"shifted_loss": 9.0}, "does not hold here"),
-        ("shift", {"shifted_possible": 0.2}, "does not hold here"),
-        ("shift", {"batch_is_shifted": 0.0}, "does not hold here"),
+        ("chain_rule", {"masked_total": 1.01}, "not supported"),
+        ("chain_rule", {"untrained_total": 0.9}, "not supported"),
+        ("chain_rule", {"passes_apart": 0.01}, "not supported"),
+        ("chain_rule", {"open_total": 1.0}, "not supported"),
+        ("logs", {"zero_after": 5000.0}, "not supported"),
+        ("logs", {"sum_off": 0.1}, "not supported"),
+        ("logs", {"sums_finite": 0.0}, "not supported"),
+        ("cross_entropy", {"value": 0.1}, "not supported"),
+        ("cross_entropy", {"gradient": 0.1}, "not supported"),
+        ("cross_entropy", {"residual": 0.1}, "not supported"),
+        ("cross_entropy", {"training": 0.1}, "not supported"),
+        ("cross_entropy", {"smoothed": 0.0}, "not supported"),
+        ("maximum_likelihood", {"left_most": 0.5}, "not supported"),
+        ("maximum_likelihood", {"ratio_most": 2.0}, "not supported"),
+        ("maximum_likelihood", {"ratio_least": 0.5}, "not supported"),
+        ("maximum_likelihood", {"text_loss_apart": 0.1}, "not supported"),
+        ("hallucination", {"off_most": 0.0, "off_at": 0.9}, "not supported"),
+        ("hallucination", {"stranger_answered": 0.2}, "not supported"),
+        ("hallucination", {"stranger_likeliest": 0.06}, "supported with a correction"),
+        ("shift", {"copied_own_loss": 1.0}, "not supported"),
+        ("shift", {"copied_next_loss": 0.5}, "not supported"),
+        ("shift", {"copied_possible": 0.95}, "not supported"),
+        ("shift", {"shifted_loss": 9.0}, "not supported"),
+        ("shift", {"shifted_possible": 0.2}, "not supported"),
+        ("shift", {"batch_is_shifted": 0.0}, "not supported"),
     ],
 )
 def test_numbers_that_contradict_a_claim_change_its_verdict(measured, name, values, verdict):
@@ -126,4 +126,4 @@ def test_counts_are_those_of_the_text():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_report_form_holds(name):
     found = claim(name).judge(claim(name).measure(Trial("report", 1)).numbers)
-    assert found.verdict == "holds", found.reason.en
+    assert found.verdict == "supported", found.reason.en

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_the_page_needs_no_network_and_holds_both_languages(written):
 
 
 def test_markdown_has_a_table_of_verdicts_and_its_figures_lie_beside_it(written):
-    for name, word in (("REPORT.md", "holds"), ("REPORT.zh.md", "成立")):
+    for name, word in (("REPORT.md", "supported"), ("REPORT.zh.md", "成立")):
         text = (written / name).read_text(encoding="utf-8")
         row = next(line for line in text.splitlines() if line.startswith("|") and "| variance |" in line)
         assert word in row
@@ -66,10 +67,11 @@ def test_a_failed_claim_is_named_in_the_counts_and_breaks_no_table(written):
 def test_a_figure_that_cannot_be_drawn_is_told_of_and_the_report_is_there(tmp_path, monkeypatch):
     claim = reporting.find("variance")
 
-    def fails(measurement, language):
+    def fails(measurement):
         raise KeyError("d_k")
 
-    monkeypatch.setattr(reporting, "find", lambda name: type(claim)(**{**vars(claim), "draw": fails}))
+    figures = [replace(figure, rows=fails) for figure in claim.figures]
+    monkeypatch.setattr(reporting, "find", lambda name: replace(claim, figures=figures))
     notes = write_report(tmp_path, [run_claim("variance", Trial("small"))])
     assert notes == ["variance: the figure could not be drawn (KeyError: 'd_k')"]
     assert "could not be drawn" in (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,12 +17,12 @@ from mingyue.claims.claim import Finding, Measurement, Number, Trial
 from mingyue.claims.registry import GROUPS, NAMES, find, group_of, written
 from mingyue.claims.result import Result
 from mingyue.claims.run import run_claim, run_claims
-from mingyue.claims.told import command_of, counts, number_text
+from mingyue.claims.summary import command_of, counts, number_text
 from mingyue.errors import DataError, SettingsError
 from mingyue.words import Words
 
 
-def result(name="variance", verdict="holds", **changes):
+def result(name="variance", verdict="supported", **changes):
     finding = Finding(verdict, Words("because", "因为"))
     measurement = Measurement(
         {"slope": Number(1.0, 0.5, math.inf), "none": Number.exact(math.nan)},
@@ -85,12 +86,39 @@ def test_what_is_not_a_result_is_refused(tmp_path, damage):
         Result.load(path)
 
 
+@pytest.mark.parametrize(
+    ("earlier", "verdict"),
+    [
+        ("holds", "supported"),
+        ("holds with a correction", "supported with a correction"),
+        ("does not hold here", "not supported"),
+    ],
+)
+def test_results_saved_with_earlier_names_of_verdicts_still_load(tmp_path, earlier, verdict):
+    path = tmp_path / "variance.json"
+    path.write_text(json.dumps(result().to_dict() | {"verdict": earlier}), encoding="utf-8")
+    assert Result.load(path).finding.verdict == verdict
+
+
+def test_claims_that_take_longest_are_started_first(monkeypatch):
+    started = []
+
+    def run(self, names, count, progress):
+        started.extend(names)
+        return {name: result(name) for name in names}
+
+    monkeypatch.setattr(running._Pool, "run", run)
+    found = run_claims(["variance", "additive", "orthogonal-heads"], Trial("small"), workers=1)
+    assert started == ["additive", "orthogonal-heads", "variance"]
+    assert [one.name for one in found] == ["variance", "additive", "orthogonal-heads"]
+
+
 def test_an_error_in_a_claim_is_its_result(monkeypatch):
     def fails(trial):
         raise ZeroDivisionError("no seeds")
 
     claim = find("variance")
-    monkeypatch.setattr(running, "find", lambda name: type(claim)(**{**vars(claim), "measure": fails}))
+    monkeypatch.setattr(running, "find", lambda name: replace(claim, measure=fails))
     found = run_claim("variance", Trial("small"))
     assert found.failed and found.measurement is None
     assert "ZeroDivisionError: no seeds (test_run.py" in found.error
@@ -152,9 +180,9 @@ def test_numbers_are_told_with_their_interval(number, text):
 
 
 def test_counts_are_honest():
-    results = [result(), result(verdict="does not hold here"), Result("logs", "full", 0, 1.0, "", error="broke")]
+    results = [result(), result(verdict="not supported"), Result("logs", "full", 0, 1.0, "", error="broke")]
     assert counts(results).en == (
-        "3 claims tested. holds: 1, holds with a correction: 0, does not hold here: 1, could not be tested: 1."
+        "3 claims tested. supported: 1, supported with a correction: 0, not supported: 1, could not be tested: 1."
     )
     assert "不成立 1 条" in counts(results).zh
     assert command_of(results[2]) == "mingyue claims run logs --full --seed 0"

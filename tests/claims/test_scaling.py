@@ -30,8 +30,8 @@ def measured():
 
 
 def test_variance_grows_with_the_width_and_is_1_after_scaling(measured):
-    found = variance.CLAIM.judge(measured(variance).numbers)
-    assert found.verdict == "holds" and "1.0" in found.reason.en
+    found = variance.CLAIM.finding(measured(variance).numbers)
+    assert found.verdict == "supported" and "1.0" in found.reason.en
     assert set(measured(variance).numbers) == set(variance.CLAIM.labels)
 
 
@@ -40,7 +40,7 @@ def test_variance_grows_with_the_width_and_is_1_after_scaling(measured):
     [{"ratio_most": 1.3}, {"ratio_least": 0.5}, {"scaled_most": 4.0}, {"scaled_least": 0.1}, {"mean_most": -0.2}],
 )
 def test_variance_can_fail(measured, values):
-    assert variance.CLAIM.judge(changed(measured(variance).numbers, **values)).verdict == "does not hold here"
+    assert variance.CLAIM.judge(changed(measured(variance).numbers, **values)).verdict == "not supported"
 
 
 def test_variance_is_measured_and_not_assumed(monkeypatch):
@@ -50,13 +50,13 @@ def test_variance_is_measured_and_not_assumed(monkeypatch):
     real = torch.randn
     monkeypatch.setattr(torch, "randn", lambda *size, generator: real(*size, generator=generator.manual_seed(1)))
     numbers = variance.CLAIM.measure(Trial("small")).numbers
-    assert variance.CLAIM.judge(numbers).verdict == "does not hold here"
+    assert variance.CLAIM.judge(numbers).verdict == "not supported"
 
 
 def test_saturation_is_of_the_typical_row_and_not_of_the_mean(measured):
     numbers = measured(saturation).numbers
     found = saturation.CLAIM.judge(numbers)
-    assert found.verdict == "holds with a correction"
+    assert found.verdict == "supported with a correction"
     assert numbers["plain_top_share_most"].value > 2 * numbers["scaled_top_share_most"].value
     assert set(numbers) == set(saturation.CLAIM.labels)
 
@@ -73,12 +73,12 @@ def test_the_jacobian_is_that_of_softmax():
 @pytest.mark.parametrize(
     ("values", "verdict"),
     [
-        ({"plain_largest_most": 0.6}, "does not hold here"),
-        ({"plain_jacobian_most": 0.1}, "does not hold here"),
-        ({"scaled_jacobian_most": 0.01}, "does not hold here"),
-        ({"scaled_vanished_most": 0.1}, "does not hold here"),
-        ({"scaled_largest_most": 0.9}, "does not hold here"),
-        ({"plain_gradient_mean_most": 0.001}, "holds"),
+        ({"plain_largest_most": 0.6}, "not supported"),
+        ({"plain_jacobian_most": 0.1}, "not supported"),
+        ({"scaled_jacobian_most": 0.01}, "not supported"),
+        ({"scaled_vanished_most": 0.1}, "not supported"),
+        ({"scaled_largest_most": 0.9}, "not supported"),
+        ({"plain_gradient_mean_most": 0.001}, "supported"),
     ],
 )
 def test_saturation_can_have_each_verdict(measured, values, verdict):
@@ -96,16 +96,16 @@ def steps(**values):
 @pytest.mark.parametrize(
     ("values", "verdict"),
     [
-        ({}, "holds"),
-        ({"scaled_least": 40}, "holds with a correction"),
-        ({"plain_most": 130}, "does not hold here"),
-        ({"scaled_most": 200}, "does not hold here"),
-        ({"plain_least": 300}, "does not hold here"),
-        ({"additive_most": 400}, "does not hold here"),
+        ({}, "supported"),
+        ({"scaled_least": 40}, "supported with a correction"),
+        ({"plain_most": 130}, "not supported"),
+        ({"scaled_most": 200}, "not supported"),
+        ({"plain_least": 300}, "not supported"),
+        ({"additive_most": 400}, "not supported"),
     ],
 )
 def test_additive_can_have_each_verdict(values, verdict):
-    found = additive.CLAIM.judge(steps(**values))
+    found = additive.CLAIM.finding(steps(**values))
     assert found.verdict == verdict
     assert "> 400" in found.reason.en or values.get("plain_most") == 130
 
@@ -146,4 +146,4 @@ def test_figures_are_drawn_in_both_languages(measured, claim):
 @pytest.mark.timeout(1800)
 def test_additive_holds_with_enough_steps():
     found = additive.CLAIM.judge(additive.CLAIM.measure(Trial("report")).numbers)
-    assert found.verdict in ("holds", "holds with a correction")
+    assert found.verdict in ("supported", "supported with a correction")

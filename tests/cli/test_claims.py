@@ -42,7 +42,7 @@ def test_list_names_the_claims_by_group_in_both_languages(run):
 def test_one_claim_is_told_whole(run, here):
     code, out, _ = run("claims", "run", "variance", "--full", "--seed", "4", "--workers", "1")
     assert code == 0
-    assert "variance: holds" in out and "slope of log variance" in out and "within 0.1 of 1" in out
+    assert "variance: supported" in out and "slope of log variance" in out and "within 0.1 of 1" in out
     assert here == [(["variance"], Trial("full", 4), None, 1)]
 
 
@@ -65,7 +65,7 @@ def test_the_language_is_that_of_the_system_unless_given(run, here, monkeypatch,
 
 def test_the_small_form_says_that_it_does_not_decide(run, here):
     out = run("claims", "run", "variance", "--small", "--language", "en")[1]
-    assert "variance: holds (small, " in out and "can be another than without --small" in out
+    assert "variance: supported (small, " in out and "the verdict may differ without --small" in out
     assert "不加 --small" in run("claims", "run", "variance", "--small", "--language", "zh")[1]
 
 
@@ -82,8 +82,8 @@ def test_a_run_that_is_stopped_says_what_is_kept_and_how_to_see_it(run, monkeypa
     folder = tmp_path / "a b"
     code, _, err = run("claims", "run", "all", option, str(folder), "--language", "en")
     assert code == 130
-    told = " ".join(err.split())
-    assert "Finished before the stop: 2" in told and f"mingyue claims report '{folder}'" in told
+    text = " ".join(err.split())
+    assert "Finished before the interruption: 2" in text and f"mingyue claims report '{folder}'" in text
     _, _, err = run("claims", "run", "all", "--language", "en")
     assert "Finished" not in err, "nothing is kept without a folder"
 

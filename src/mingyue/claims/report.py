@@ -10,7 +10,7 @@ from mingyue.charts import Chart, Section, write_charts, write_page
 from mingyue.claims.claim import Claim
 from mingyue.claims.registry import GROUPS, NAMES, find, group_of
 from mingyue.claims.result import Result
-from mingyue.claims.told import (
+from mingyue.claims.summary import (
     GROUP_TITLES,
     caution,
     command_of,
@@ -33,7 +33,7 @@ _INTRO = Words(
     "Each claim was turned into an experiment: what must be measured if the claim is right was written down, with a "
     "tolerance, before the measurement; the verdict is computed from the numbers. The models are small, and the "
     "verdicts are about what was measured here, on this machine. Intervals are 95 % over seeds unless a line says "
-    "otherwise. “Holds with a correction” means that the idea is right and the usual wording is not.",
+    "otherwise. “Supported with a correction” means that the idea is right and the usual wording is not.",
     "每条论断都做成一个实验：先写下“若论断正确，应当测到什么”以及容差，再去测；结论由数字算出，不由人填写。"
     "模型都很小，结论只针对这里、这台机器上测到的东西。除另有说明外，区间都是多个随机种子给出的 95 % 区间。"
     "“修正后成立”是说：意思对，但通常的说法不准确。",
@@ -90,17 +90,17 @@ def write_report(folder: Path, results: Sequence[Result]) -> list[str]:
     results = sorted(results, key=lambda result: NAMES.index(result.name))
     try:
         (folder / FIGURES).mkdir(parents=True, exist_ok=True)
-        told = [_Told(result) for result in results]
+        entries = [_Entry(result) for result in results]
         notes: list[str] = []
-        for one in told:
+        for one in entries:
             for language in _LANGUAGES:
                 notes += one.write_figure(folder, language)
         for language in _LANGUAGES:
-            write_text_atomically(folder / _MARKDOWN[language], _markdown(told, language))
+            write_text_atomically(folder / _MARKDOWN[language], _markdown(entries, language))
         write_page(
             folder / PAGE,
             title=_TITLE,
-            sections=[_summary(told), *(one.section() for one in told)],
+            sections=[_summary(entries), *(one.section() for one in entries)],
             languages=_LANGUAGES,
             intro={language: " ".join(_before_all(results, language)) for language in _LANGUAGES},
         )
@@ -111,12 +111,12 @@ def write_report(folder: Path, results: Sequence[Result]) -> list[str]:
 
 
 def _before_all(results: Sequence[Result], language: Language) -> list[str]:
-    """What stands before all claims: how many hold, how they were tested, and which form does not decide."""
+    """The paragraphs before all claims: counts of verdicts, how they were tested, a caution about small forms."""
     said = [counts(results), caution(results), _INTRO]
     return [words.of(language) for words in said if words is not None]
 
 
-class _Told:
+class _Entry:
     """A result with its claim and its figures."""
 
     def __init__(self, result: Result) -> None:
@@ -130,7 +130,7 @@ class _Told:
         try:
             for language in _LANGUAGES:
                 self.figures[language] = list(self.claim.draw(result.measurement, language))
-        except Exception as error:  # the other claims' figures do not hang on this one
+        except Exception as error:  # the other claims' figures do not depend on this one
             self.figures = {"en": [], "zh": []}
             self.trouble = f"{result.name}: the figure could not be drawn ({type(error).__name__}: {error})"
 
@@ -195,12 +195,12 @@ class _Told:
         return Section(self.title(), parts, anchor=self.result.name)
 
 
-def _summary(told: Sequence[_Told]) -> Section:
+def _summary(entries: Sequence[_Entry]) -> Section:
     title = Words("Verdicts", "结论一览")
-    return Section(title, {language: [_verdicts(told, language)] for language in _LANGUAGES}, anchor="verdicts")
+    return Section(title, {language: [_verdicts(entries, language)] for language in _LANGUAGES}, anchor="verdicts")
 
 
-def _verdicts(told: Sequence[_Told], language: Language) -> TextTable:
+def _verdicts(entries: Sequence[_Entry], language: Language) -> TextTable:
     columns = [words.of(language) for words in _COLUMNS]
     rows = [
         (
@@ -210,18 +210,18 @@ def _verdicts(told: Sequence[_Told], language: Language) -> TextTable:
             reason_of(one.result).of(language),
             f"{one.result.seconds:.0f}",
         )
-        for one in told
+        for one in entries
     ]
     return TextTable("", columns, rows, right=columns[-1:])
 
 
-def _markdown(told: Sequence[_Told], language: Language) -> str:
+def _markdown(entries: Sequence[_Entry], language: Language) -> str:
     lines = [f"# {_TITLE.of(language)}", ""]
-    for paragraph in _before_all([one.result for one in told], language):
+    for paragraph in _before_all([one.result for one in entries], language):
         lines += [paragraph, ""]
-    lines += [*_markdown_table(_verdicts(told, language)), ""]
+    lines += [*_markdown_table(_verdicts(entries, language)), ""]
     for group in GROUPS:
-        members = [one for one in told if group_of(one.result.name) == group]
+        members = [one for one in entries if group_of(one.result.name) == group]
         if members:
             lines += [f"## {GROUP_TITLES[group].of(language)}", ""]
         for one in members:

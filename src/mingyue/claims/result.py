@@ -1,4 +1,4 @@
-"""What came of testing a claim, as it is kept: one JSON file a claim."""
+"""The result of testing a claim, saved as one JSON file per claim."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from mingyue.claims.claim import Finding, Measurement, Number, Size, Verdict
+from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Finding, Measurement, Number, Size, Verdict
 from mingyue.errors import DataError
 from mingyue.files import write_text_atomically
 from mingyue.words import Words
 
 _FORMAT = 1
+_EARLIER = {"holds": SUPPORTED, "holds with a correction": CORRECTED, "does not hold here": NOT_SUPPORTED}
+"""Verdicts as earlier versions saved them."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One claim, tested once: a finding with its measurement, or the error that came in its place."""
+    """One claim, tested once: a finding with its measurement, or an error."""
 
     name: str
     size: Size
@@ -35,7 +37,7 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether the test of the claim went wrong (that a claim does not hold is no failure)."""
+        """Whether the test of the claim failed (a claim that is not supported is no failure)."""
         return self.finding is None
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,10 +78,10 @@ class Result:
                 raise ValueError(f"format {value['format']}, size {value['size']}")
             finding = measurement = None
             if "verdict" in value:
-                if value["verdict"] not in get_args(Verdict):
-                    raise ValueError(f"verdict {value['verdict']}")
-                reason = Words(value["reason"]["en"], value["reason"]["zh"])
-                finding = Finding(cast(Verdict, value["verdict"]), reason)
+                verdict = _EARLIER.get(value["verdict"], value["verdict"])
+                if verdict not in get_args(Verdict):
+                    raise ValueError(f"verdict {verdict}")
+                finding = Finding(cast(Verdict, verdict), Words(value["reason"]["en"], value["reason"]["zh"]))
             if "numbers" in value:
                 numbers = {
                     name: Number(float(one["value"]), float(one["low"]), float(one["high"]), one["unit"])

@@ -1,4 +1,4 @@
-"""Testing claims: each in a process of one thread, the long ones first, and none stopped by the failure of another."""
+"""Runs claims in worker processes of one thread, longest first; a failure of one does not stop the others."""
 
 from __future__ import annotations
 
@@ -22,25 +22,19 @@ from mingyue.errors import CheckpointError, MingyueError, SettingsError
 from mingyue.files import explain_os_error
 from mingyue.runtime import available_cores, derive_seed
 
-_LONG = (
-    "trained-embedding", "tying", "longer", "additive", "far", "distance", "reference", "quadratic", "context",
-    "many-relations", "residual", "feedforward", "facts", "orthogonal-heads", "learned", "last-row", "chain-rule",
-    "hallucination", "shift", "maximum-likelihood",
-)  # fmt: skip
-"""Claims by time, longest first; the others are short."""
 _LOOK_EVERY = 0.5
 
 
 @dataclass(frozen=True)
 class State:
-    """How far a run of claims is."""
+    """Progress of a run of claims."""
 
     done: int
     total: int
     running: tuple[str, ...]
-    """Names under test now."""
+    """Names of the claims being tested."""
     finished: Result | None = None
-    """Which was finished since the last state, if one was."""
+    """The claim that finished since the last state, if one did."""
 
 
 Progress = Callable[[State], None]
@@ -55,9 +49,9 @@ def run_claims(
 ) -> list[Result]:
     """Test claims, `workers` at a time; results in the order of `names`, and as `<out>/<name>.json` if `out` is given.
 
-    A claim whose test fails has a `Result` with an error, and the others go on. Ctrl-C ends the workers; the files of
-    what was finished stay. Raises `SettingsError` for a name that does not exist and for no workers, `CheckpointError`
-    for a folder that cannot be written to.
+    A claim whose test fails has a `Result` with an error, and the others continue. Ctrl-C ends the workers and keeps
+    the files of finished claims. Raises `SettingsError` for a name that does not exist and for no workers,
+    `CheckpointError` for a folder that cannot be written to.
     """
     names = list(dict.fromkeys(names))
     for name in names:
@@ -73,14 +67,15 @@ def run_claims(
     with tempfile.TemporaryDirectory(prefix="mingyue-claims-") as temporary:
         pool = _Pool(trial, Path(temporary) if out is None else out)
         try:
-            found = pool.run(sorted(names, key=_turn), min(workers, len(names)), progress or (lambda _: None))
+            order = names if len(names) <= workers else sorted(names, key=_seconds, reverse=True)
+            found = pool.run(order, min(workers, len(names)), progress or (lambda _: None))
         finally:
             pool.close()
     return [found[name] for name in names]
 
 
 def run_claim(name: str, trial: Trial) -> Result:
-    """Test one claim in this process, with the threads that it has. What goes wrong is in the result."""
+    """Test one claim in this process, with its current number of threads. An error is returned in the result."""
     import torch
 
     began = time.perf_counter()
@@ -90,7 +85,7 @@ def run_claim(name: str, trial: Trial) -> Result:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(trial.seed, name))  # for what a claim forgot to seed
             measurement = claim.measure(trial)
-        finding = claim.judge(measurement.numbers)
+        finding = claim.finding(measurement.numbers)
     except MingyueError as error:
         return Result(name, trial.size, trial.seed, time.perf_counter() - began, machine, error=str(error))
     except Exception as error:
@@ -111,8 +106,12 @@ def describe_machine(torch_version: str) -> str:
     return f"{processor}, {available_cores()} cores, one thread a claim; Python {python}, torch {torch_version}"
 
 
-def _turn(name: str) -> int:
-    return _LONG.index(name) if name in _LONG else len(_LONG)
+def _seconds(name: str) -> float:
+    """How long a claim takes; 0 for one that cannot be imported, which is for its worker to report."""
+    try:
+        return find(name).seconds
+    except Exception:
+        return 0.0
 
 
 @dataclass
@@ -120,12 +119,12 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     name: str = ""
-    """What it is testing; empty = nothing."""
+    """Name of the claim being tested; empty = idle."""
     since: float = 0.0
 
 
 class _Pool:
-    """Processes that are handed one claim after another: torch is loaded once in each, not once a claim."""
+    """Worker processes that test one claim after another, so that torch is loaded once per process."""
 
     def __init__(self, trial: Trial, folder: Path) -> None:
         self._trial, self._folder = trial, folder
@@ -134,18 +133,18 @@ class _Pool:
     def run(self, names: Sequence[str], count: int, progress: Progress) -> dict[str, Result]:
         waiting, found = list(names), dict[str, Result]()
 
-        def tell(finished: Result | None = None) -> None:
+        def report(finished: Result | None = None) -> None:
             running = tuple(worker.name for worker in self._workers if worker.name)
             progress(State(len(found), len(names), running, finished))
 
         while len(found) < len(names):
             while waiting and (idle := self._idle(count)):
                 self._hand(idle, waiting.pop(0))
-            tell()
+            report()
             for worker in self._ready():
                 result = self._collect(worker)
                 found[result.name] = result
-                tell(result)
+                report(result)
         return found
 
     def close(self) -> None:
@@ -173,7 +172,7 @@ class _Pool:
 
     def _hand(self, worker: _Worker, name: str) -> None:
         worker.name, worker.since = name, time.perf_counter()
-        (self._folder / f"{name}.json").unlink(missing_ok=True)  # a result of an earlier run is none of this one
+        (self._folder / f"{name}.json").unlink(missing_ok=True)  # of an earlier run
         worker.pipe.send((name, self._trial.size, self._trial.seed))
 
     def _ready(self) -> list[_Worker]:
@@ -189,7 +188,7 @@ class _Pool:
             worker.process.join()
             self._workers.remove(worker)
             text = f"its process ended with code {worker.process.exitcode}" + (
-                ": it was killed, perhaps for want of memory" if worker.process.exitcode == -signal.SIGKILL else ""
+                ": killed (SIGKILL), probably out of memory" if worker.process.exitcode == -signal.SIGKILL else ""
             )
         except MingyueError as error:
             text = str(error)
@@ -198,8 +197,8 @@ class _Pool:
 
 
 def _work(pipe: Connection, folder: str) -> None:
-    """A worker: claims come in by name, results go to files, and a word goes back when one is written."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that everybody listens to decides
+    """A worker: receives names of claims, writes results to files, and answers when one is written."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
@@ -213,7 +212,7 @@ def _work(pipe: Connection, folder: str) -> None:
         result = run_claim(name, Trial(size, seed))
         try:
             result.save(Path(folder) / f"{name}.json")
-        except (OSError, TypeError, ValueError) as error:  # a full disk; or numbers that JSON does not know
+        except (OSError, TypeError, ValueError) as error:  # a full disk, or values that JSON cannot hold
             text = f"its result could not be written: {error}"
             failure = Result(name, size, seed, result.seconds, result.machine, error=text)
             failure.save(Path(folder) / f"{name}.json")

@@ -29,7 +29,7 @@ _REPORT = "Folder for a report: index.html, REPORT.md, REPORT.zh.md, figures, an
 _WORKERS = "Claims tested at a time, each in a process of one thread."
 _LANGUAGE = "Language of what is printed; none = Chinese where the system's language is, else English."
 _FOLDER = "A folder that `mingyue claims run --report` or `--out` has written to."
-_STYLES = {"holds": "green", "holds with a correction": "yellow", "does not hold here": "red"}
+_STYLES = {"supported": "green", "supported with a correction": "yellow", "not supported": "red"}
 
 
 @claims.command(name="list")
@@ -40,7 +40,7 @@ def list_(
 ) -> None:
     """List the claims by group, each with what it says."""
     from mingyue.claims.registry import find, written
-    from mingyue.claims.told import GROUP_TITLES, how_to_test
+    from mingyue.claims.summary import GROUP_TITLES, how_to_test
 
     spoken = language or language_of_system()
     known = [find(name) for name in written()]
@@ -83,7 +83,7 @@ def run(
     from mingyue.claims.claim import Trial
     from mingyue.claims.report import PAGE, RESULTS, check_drawing, write_report
     from mingyue.claims.run import run_claims
-    from mingyue.claims.told import caution, counts, left_behind
+    from mingyue.claims.summary import caution, counts, left_behind
 
     spoken, kept = language or language_of_system(), report or out
     if report is not None:
@@ -165,7 +165,7 @@ class _Screen:
 def _show_line(result: Result, language: Literal["en", "zh"]) -> None:
     from rich.text import Text
 
-    from mingyue.claims.told import reason_of, size_of, verdict_of
+    from mingyue.claims.summary import reason_of, size_of, verdict_of
 
     style = "red" if result.finding is None else _STYLES[result.finding.verdict]
     size, reason = size_of(result).of(language), reason_of(result).of(language)
@@ -177,7 +177,7 @@ def _show_line(result: Result, language: Literal["en", "zh"]) -> None:
 def _show_whole(result: Result, language: Literal["en", "zh"]) -> None:
     """All about one claim."""
     from mingyue.claims.registry import find
-    from mingyue.claims.told import correction_of, numbers_table
+    from mingyue.claims.summary import correction_of, numbers_table
 
     claim = None if result.measurement is None else find(result.name)
     if claim is not None and result.measurement is not None:

@@ -16,7 +16,7 @@ _GATES = {"tanh": 1, "lstm": 4}
 class Recurrent(nn.Module):
     """ids_BT → logits_BTV, one word after another: a table, `nn.RNN` (tanh) or `nn.LSTM`, an output layer of its own.
 
-    All initial weights are PyTorch's own.
+    All weights have PyTorch's default initialisation.
     """
 
     def __init__(self, kind: Kind, vocab_size: int, d_model: int, hidden: int) -> None:
@@ -27,7 +27,7 @@ class Recurrent(nn.Module):
         self.output = nn.Linear(hidden, vocab_size)
 
     def forward(self, ids_BT: Tensor) -> Tensor:
-        """The logits of the next word at each place."""
+        """The logits of the next word at each position."""
         return self.read(self.embedding(ids_BT))
 
     def read(self, x_BTM: Tensor) -> Tensor:
@@ -49,5 +49,5 @@ def recurrent(kind: Kind, vocab_size: int, d_model: int, parameters: int, seed: 
 
 
 def parameters_of(module: nn.Module) -> int:
-    """How many numbers are trained."""
+    """The number of trained parameters."""
     return sum(weight.numel() for weight in module.parameters())

@@ -15,7 +15,7 @@ from mingyue.claims.training import fit, tiny
 from mingyue.models import DecoderOnly, EncoderDecoder
 
 Task = Literal["translate", "guess"]
-"""translate: each word is named, the common one by its translation; guess: words behind marks are guessed."""
+"""translate: each word is named, the common one by its translation; guess: masked words are guessed."""
 
 LAYERS, MASKED = 2, 0.3
 _WIDTH, _BATCH, _RATE = 32, 32, 1e-2
@@ -24,36 +24,36 @@ _PAD, _MASK = "□", "■"
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentences in ids, filled up to one length, each with the sense of the word that they have in common."""
+    """Sentences as ids, padded to one length, each with the sense of their common word."""
 
     words: Lexicon
     ids_BT: Tensor
     lengths_B: Tensor
     senses: Sequence[str]
-    place: int
-    """Where the word stands, in all of them."""
+    position: int
+    """Of the word, in all of them."""
     translated_BT: Tensor
     """The same with the word replaced by its translation; padding is −100."""
     real_BT: Tensor
-    """Which places are no padding."""
+    """True where there is no padding."""
 
 
 def corpus_of(sentences: Sequence[tuple[Sentence, str]], word: str) -> Corpus:
     """Each sentence once. The translation of the word is a new word for each sense."""
     known = dict(sentences)
-    place = next(iter(known)).index(word)
+    position = next(iter(known)).index(word)
     longest = max(map(len, known))
     meanings = {sense: f"{word}:{sense}" for sense in known.values()}
     words = Lexicon([_PAD, _MASK, *(word for sentence in known for word in sentence), *meanings.values()])
     ids_BT = words.tensor([(*sentence, *[_PAD] * (longest - len(sentence))) for sentence in known])
     real_BT = ids_BT != words[_PAD]
     translated_BT = ids_BT.masked_fill(~real_BT, -100)
-    translated_BT[:, place] = torch.tensor([words[meanings[sense]] for sense in known.values()])
-    return Corpus(words, ids_BT, real_BT.sum(1), list(known.values()), place, translated_BT, real_BT)
+    translated_BT[:, position] = torch.tensor([words[meanings[sense]] for sense in known.values()])
+    return Corpus(words, ids_BT, real_BT.sum(1), list(known.values()), position, translated_BT, real_BT)
 
 
 def new_encoder(corpus: Corpus, seed: int) -> EncoderDecoder:
-    """A model whose encoder has not learned anything."""
+    """A model with an untrained encoder."""
     return tiny(
         len(corpus.words),
         context=corpus.ids_BT.shape[1],
@@ -67,7 +67,7 @@ def new_encoder(corpus: Corpus, seed: int) -> EncoderDecoder:
 
 
 def train_encoder(model: EncoderDecoder, corpus: Corpus, task: Task, steps: int, seed: int) -> None:
-    """Train the encoder under the output layer alone. The marks of `guess` are those of Devlin et al. 2019."""
+    """Train the encoder under the output layer alone. `guess` masks as Devlin et al. 2019 do."""
 
     def batch(step: int) -> tuple[Tensor, Tensor, Tensor]:
         draw = torch.Generator().manual_seed(seed * 100_003 + step)
@@ -87,9 +87,9 @@ def train_encoder(model: EncoderDecoder, corpus: Corpus, task: Task, steps: int,
 
 
 def beginning_with_word(corpus: Corpus) -> Tensor:
-    """ids_BT without what stands before the word, filled up to the same length."""
-    filler_BT = torch.full((len(corpus.ids_BT), corpus.place), corpus.words[_PAD])
-    return torch.cat([corpus.ids_BT[:, corpus.place :], filler_BT], dim=1)
+    """ids_BT without the words before the common one, padded to the same length."""
+    filler_BT = torch.full((len(corpus.ids_BT), corpus.position), corpus.words[_PAD])
+    return torch.cat([corpus.ids_BT[:, corpus.position :], filler_BT], dim=1)
 
 
 def causal_model(corpus: Corpus, steps: int, seed: int) -> DecoderOnly:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.embeddings.texts import token_losses
 from mingyue.claims.embeddings.two_back import VOCAB_SIZE, true_losses, two_back
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.models import DecoderOnly
 from mingyue.runtime import derive_seed
@@ -122,8 +123,8 @@ def _judge(numbers: Numbers) -> Finding:
     )
     worse = beyond.low - max(within.high, long.high)
     if served and refused and moved == 0 and worse >= WORSE and redrawn.low - long.high >= WORSE:
-        return Finding("holds", Words(en, zh))
-    return Finding("does not hold here", Words(en, zh))
+        return Finding("supported", Words(en, zh))
+    return Finding("not supported", Words(en, zh))
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
@@ -153,7 +154,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="learned",
     group="embeddings",
     claim=Words(

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.embeddings.texts import changed, token_losses
 from mingyue.claims.embeddings.two_back import VOCAB_SIZE, true_losses, two_back
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.config import RotaryScaling
 from mingyue.models import DecoderOnly
@@ -118,11 +119,11 @@ def _judge(numbers: Numbers) -> Finding:
     )
     zh = f"以长度 {length} 训练，读到 {TIMES * length} 时，最后四分之一的损失比训练过的位置：{listed_zh}（nat）。"
     if "rotary" in carried:
-        return Finding("holds", Words(en + " Plain rotary carries.", zh + "单纯的旋转位置编码就够了。"))
+        return Finding("supported", Words(en + " Plain rotary carries.", zh + "单纯的旋转位置编码就够了。"))
     if "window" in carried or "scaled" in carried:
         helped = [_NAMES[reader] for reader in ("scaled", "window") if reader in carried]
         return Finding(
-            "holds with a correction",
+            "supported with a correction",
             Words(
                 en + f" Rotary alone does not carry ({plain.low:+.2f} to {plain.high:+.2f}). What does: "
                 f"{', '.join(name.en for name in helped)}.",
@@ -131,7 +132,7 @@ def _judge(numbers: Numbers) -> Finding:
             ),
         )
     return Finding(
-        "does not hold here",
+        "not supported",
         Words(
             en + " Rotary does not carry, scaled or in a window neither.",
             zh + "旋转位置编码走不远，缩放或加窗口也不行。",
@@ -186,7 +187,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="longer",
     group="embeddings",
     claim=Words(

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import tiny
 from mingyue.runtime import derive_seed
 from mingyue.words import Language, Words
@@ -80,7 +81,7 @@ def _judge(numbers: Numbers) -> Finding:
     )
     if apart == 0 and astray == 0 and tied == vocab_size:
         return Finding(
-            "holds",
+            "supported",
             Words(
                 f"Row and product are the same bits. {read} of {vocab_size} rows were read, and these and no others "
                 "got "
@@ -90,7 +91,7 @@ def _judge(numbers: Numbers) -> Finding:
             ),
         )
     return Finding(
-        "does not hold here",
+        "not supported",
         Words(
             f"Row and product differ by up to {apart:.1e}; {untied} rows got a gradient where {read} were read "
             f"({astray:.0f} wrongly), and {tied} of {vocab_size} when tied.",
@@ -129,7 +130,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="lookup",
     group="embeddings",
     claim=Words(

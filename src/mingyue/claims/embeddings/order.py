@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import seeds, tiny
 from mingyue.nn import Taps
 from mingyue.words import Language, Words
@@ -88,7 +89,7 @@ def _judge(numbers: Numbers) -> Finding:
     first, second = numbers["decoder_last_first_block"].high, numbers["decoder_last_second_block"].low
     if without > EQUAL or least < DIFFERENT:
         return Finding(
-            "does not hold here",
+            "not supported",
             Words(
                 f"Without positions the two vectors of 咬 differ by up to "
                 f"{without:.1e}; with positions by as little as {least:.1e}.",
@@ -99,7 +100,7 @@ def _judge(numbers: Numbers) -> Finding:
     zh = f"编码器：没有位置编码时最多相差 {without:.0e}，有任意一种位置编码时至少相差 {least:.2f}。"
     if middle >= DIFFERENT and first <= EQUAL and second >= DIFFERENT:
         return Finding(
-            "holds with a correction",
+            "supported with a correction",
             Words(
                 en + f"But a causal decoder can tell without positions: 咬 in the middle differs after the first block "
                 f"({middle:.2f} or more: it has seen only the one before it); a 咬 that stands last has seen the same "
@@ -111,7 +112,7 @@ def _judge(numbers: Numbers) -> Finding:
             ),
         )
     return Finding(
-        "holds",
+        "supported",
         Words(
             en + f"A causal decoder shows no way around it here: middle {middle:.1e}, last {first:.1e} after the first "
             f"block and {second:.1e} after the second.",
@@ -169,7 +170,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     return charts
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="order",
     group="embeddings",
     claim=Words(

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import seeds, tiny
 from mingyue.nn import RotaryPositions, Taps
 from mingyue.nn.positions import rotary_frequencies
@@ -151,7 +152,7 @@ def _judge(numbers: Numbers) -> Finding:
     )
     verb_en, verb_zh = ("", "") if holds else ("Not all of it is so. ", "并非全都成立。")
     return Finding(
-        "holds" if holds else "does not hold here",
+        "supported" if holds else "not supported",
         Words(
             f"{verb_en}Scores at one distance vary by {score:.0e} of their scale, lengths by {length:.0e}. Moved by "
             f"{_SHIFT} positions, queries change by {query:.2f} of their length or more, keys by {key:.2f}, values by "
@@ -218,7 +219,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="rotary",
     group="embeddings",
     claim=Words(

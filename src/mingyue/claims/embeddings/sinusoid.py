@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.nn import sinusoid_table
 from mingyue.words import Language, Words
 
@@ -104,14 +105,14 @@ def _judge(numbers: Numbers) -> Finding:
         f"两个位置的距离随所在之处只变化 {spread:.0e}，最小为 {nearest:.2g}。"
     )
     if error > ROUNDING or spread > ROUNDING or nearest < APART or circle > ROUNDING:
-        return Finding("does not hold here", Words(en.strip(), zh))
+        return Finding("not supported", Words(en.strip(), zh))
     shortest, longest = numbers["shortest"].value, numbers["longest"].value
     en += f"Its {frequencies} frequencies turn once in {shortest:.1f} to {longest:,.0f} positions"
     zh += f"最快的一根指针转一圈要 {shortest:.1f} 个位置，最慢的要 {longest:,.0f} 个；频率共 {frequencies} 个"
     if frequencies == width:
-        return Finding("holds", Words(en + ": one for each dimension.", zh + "，每一维一个。"))
+        return Finding("supported", Words(en + ": one for each dimension.", zh + "，每一维一个。"))
     return Finding(
-        "holds with a correction",
+        "supported with a correction",
         Words(
             en + f": not {width}. Dimensions come in pairs, the sine and the cosine of one hand.",
             zh + f"，而不是 {width} 个：两维一对，是同一根指针的正弦和余弦。",
@@ -160,7 +161,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="sinusoid",
     group="embeddings",
     claim=Words(

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.embeddings.villages import ANIMALS, LEXICON, NUMERALS, SEASONS, Told, villages
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, seeds, tiny
 from mingyue.models import DecoderOnly
 from mingyue.runtime import derive_seed
@@ -171,11 +172,11 @@ def _judge(numbers: Numbers) -> Finding:
         en += " Even random vectors, frozen, do better here than those from counts."
         zh += "在这里，连冻结的随机向量也胜过由计数得来的。"
     if least < TIMES_CHANCE or cat_dog <= cat_universe:
-        return Finding("does not hold here", Words(en, zh))
+        return Finding("not supported", Words(en, zh))
     if gap.low > 0 and gap.value >= GAP:
-        return Finding("holds", Words(en, zh))
+        return Finding("supported", Words(en, zh))
     return Finding(
-        "holds with a correction",
+        "supported with a correction",
         Words(
             en + f" But end to end is not better than frozen beyond doubt: by {gap.value:.3f} ({gap.low:.3f} to "
             f"{gap.high:.3f}).",
@@ -228,7 +229,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="trained-embedding",
     group="embeddings",
     claim=Words(

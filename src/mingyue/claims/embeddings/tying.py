@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.embeddings.texts import Text, python_docs, token_losses
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.models import DecoderOnly, build_model
 from mingyue.words import Language, Words
@@ -124,16 +125,16 @@ def _judge(numbers: Numbers) -> Finding:
     )
     if saved != vocab_size * d_model or error > ROUNDING:
         return Finding(
-            "does not hold here",
+            "not supported",
             Words(
                 en + f" The gradient of the shared table is {error:.0e} off the sum of the two.",
                 zh + f"共享表的梯度与两份梯度之和相差 {error:.0e}。",
             ),
         )
     if worse.value <= TOLERANCE:
-        return Finding("holds", Words(en, zh))
+        return Finding("supported", Words(en, zh))
     return Finding(
-        "holds with a correction",
+        "supported with a correction",
         Words(en + " Here the saving has a price.", zh + "在这里，省下的参数是有代价的。"),
     )
 
@@ -170,7 +171,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]  # fmt: skip
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="tying",
     group="embeddings",
     claim=Words(

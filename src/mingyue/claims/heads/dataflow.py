@@ -1,33 +1,25 @@
-"""The eight shapes of multi-head attention, read from the operations that really run, and where numbers are copied."""
+"""Claim: the eight shapes of multi-head attention, read from the operations that run, and which of them copy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mingyue.charts import Chart, TextMark, WordGrid
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Table, Trial, values
+from mingyue.claims.figures import WordTable
+from mingyue.claims.wording import Phrase
 from mingyue.nn import CAUSAL, MultiHeadAttention, Rotation, Taps
 from mingyue.runtime import derive_seed
-from mingyue.words import Language, Words
 
 D_MODEL, N_HEADS = 512, 8
 D_HEAD = D_MODEL // N_HEADS
 
-_STEPS = (
-    ("input", Words("input", "输入")),
-    ("qkv", Words("Q, K and V by one matrix", "一个大矩阵得到 Q、K、V")),
-    ("split", Words("split into heads", "拆分成头")),
-    ("swap", Words("swap heads and tokens", "交换头与 token 两维")),
-    ("attend", Words("attention of each head", "各头做注意力")),
-    ("back", Words("swap back", "换回")),
-    ("join", Words("join the heads", "拼接各头")),
-    ("output", Words("output projection", "输出投影")),
-)
+_STEPS = ("input", "qkv", "split", "swap", "attend", "back", "join", "output")
+N_SHAPES = len(_STEPS)
 
 
 class _Operations(TorchDispatchMode):
@@ -87,7 +79,8 @@ def _place(made: Sequence[Tensor], wanted: Tensor) -> int:
 
 
 @torch.inference_mode()
-def _measure(trial: Trial) -> Measurement:
+def measure(trial: Trial) -> Measurement:
+    """Shape, strides and new memory of each step, with the scores written out and with the fused kernel."""
     n_rows, n_tokens = trial.pick((2, 16), (2, 16), (4, 256))
     generator = torch.Generator().manual_seed(derive_seed(trial.seed, "dataflow"))
     attention = MultiHeadAttention(D_MODEL, N_HEADS, N_HEADS, D_HEAD).eval()
@@ -99,7 +92,7 @@ def _measure(trial: Trial) -> Measurement:
     rows: list[dict[str, Any]] = []
     for way, steps in ways.items():
         before = None
-        for step, _ in _STEPS:
+        for step in _STEPS:
             value = steps[step]
             shared = before is not None and _storage(value) == _storage(before)
             rows.append(
@@ -132,113 +125,44 @@ def _measure(trial: Trial) -> Measurement:
     return Measurement(numbers, {"steps": rows})
 
 
-def _judge(numbers: Numbers) -> Finding:
-    shapes = numbers["shapes"].value
-    if shapes < len(_STEPS):
-        return Finding(
-            "does not hold here",
-            Words(
-                f"Only {shapes:.0f} of {len(_STEPS)} shapes are as claimed.",
-                f"{len(_STEPS)} 个形状中只有 {shapes:.0f} 个相符。",
-            ),
-        )
-    all_found = Words(f"All {len(_STEPS)} shapes are as claimed", f"{len(_STEPS)} 个形状全部相符")
-    explicit, fused = numbers["copied_explicit"].value, numbers["copied_fused"].value
-    if not numbers["view_refused"].value and not explicit:
-        return Finding("holds", Words(f"{all_found.en}, and joining is a view.", f"{all_found.zh}，拼接也只是视图。"))
-    kernel = (
-        Words(
-            "the fused kernel lays its result out so that none is needed",
-            "融合内核直接按拼接后的次序写出结果，无需复制",
-        )
-        if not fused
-        else Words(f"the fused kernel's result too, {fused:,.0f} bytes", f"融合内核的结果也要复制 {fused:,.0f} 字节")
-    )
-    return Finding(
-        "holds with a correction",
-        Words(
-            f"{all_found.en}. But heads that were swapped back cannot be joined by a view: {explicit:,.0f} bytes are "
-            f"copied; {kernel.en}.",
-            f"{all_found.zh}。但换回之后不能用视图拼接：要复制 {explicit:,.0f} 字节；{kernel.zh}。",
-        ),
-    )
+def judge(numbers: Numbers) -> Judgement:
+    """All shapes are found; a correction if joining the heads copies."""
+    value = values(numbers)
+    if value["shapes"] < N_SHAPES:
+        return Judgement.not_supported("some")
+    if not value["view_refused"] and not value["copied_explicit"]:
+        return Judgement.supported("view")
+    kernel = Phrase("kernel_copied" if value["copied_fused"] else "kernel_joined")
+    return Judgement.corrected("copied", kernel=kernel)
 
 
-def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    rows = measurement.tables["steps"]
-    by_way = {way: [row for row in rows if row["way"] == way] for way in ("explicit", "fused")}
+def _cells(measurement: Measurement) -> Table:
+    """For each step its shape, and whether it takes new memory in each way."""
 
-    def words(values: Sequence[int]) -> str:
-        return ", ".join(map(str, values))
+    def listed(sizes: Sequence[int]) -> str:
+        return ", ".join(map(str, sizes))
 
-    strides = Words("strides", "步长").of(language)
-
-    def memory(row: Mapping[str, Any]) -> TextMark:
+    cells: list[dict[str, Any]] = []
+    for row in measurement.tables["steps"]:
+        if row["way"] == "explicit":
+            hover = ("strides", listed(row["strides"]))
+            shape = {"column": "shape", "word": listed(row["shape"]), "value": None, "hover": hover}
+            cells.append({"row": row["step"], **shape})
+        memory: dict[str, Any] = {"word": "view", "value": 0.0, "hover": None}
         if row["step"] == "input":
-            return TextMark("–")
-        if not row["new_bytes"]:
-            return TextMark(Words("view", "视图").of(language), 0.0)
-        return TextMark(Words("new", "新内存").of(language), 1.0, [f"{row['new_bytes']:,} bytes"])
-
-    cells = [
-        [TextMark(words(row["shape"]), hover=[f"{strides}: {words(row['strides'])}"]), memory(row), memory(fused)]
-        for row, fused in zip(by_way["explicit"], by_way["fused"], strict=True)
-    ]
-    columns = Words("shape", "形状"), Words("written out", "写出分数"), Words("fused kernel", "融合内核")
-    return [
-        WordGrid(
-            Words("Eight steps of multi-head attention", "多头注意力的八步").of(language),
-            cells,
-            row_labels=[f"{number}. {name.of(language)}" for number, (_, name) in enumerate(_STEPS, start=1)],
-            column_labels=[column.of(language) for column in columns],
-            low=0.0,
-            high=2.0,
-            legend=Words("0: a view of what is there, 1: new memory", "0：已有内存的视图，1：占用新内存").of(language),
-            note=Words(
-                "Does a step take new memory, with the scores written out and with the fused kernel?",
-                "每一步是否占用新内存：写出分数时与使用融合内核时。",
-            ).of(language),
-        )
-    ]
+            memory |= {"word": "–", "value": None}
+        elif row["new_bytes"]:
+            memory = {"word": "new", "value": 1.0, "hover": ("bytes", f"{row['new_bytes']:,}")}
+        cells.append({"row": row["step"], "column": row["way"], **memory})
+    return cells
 
 
 CLAIM = Claim(
-    name="dataflow",
-    group="heads",
-    claim=Words(
-        "With d_model 512 and 8 heads the data go through eight shapes: [B, T, 512], its Q, K and V, [B, T, 8, 64], "
-        "[B, 8, T, 64], attention, [B, T, 8, 64], joined to [B, T, 512], and projected.",
-        "d_model 为 512、8 个头时，数据依次经过八种形状：[B, T, 512]，Q、K、V，[B, T, 8, 64]，[B, 8, T, 64]，注意力，"
-        "[B, T, 8, 64]，拼接成 [B, T, 512]，输出投影。",
-    ),
-    prediction=Words(
-        "Each of the eight shapes is found in the running code, in this order. Splitting and swapping are views. If "
-        "joining needs new memory, it is no view, and the claim needs a correction.",
-        "这八种形状都能按次序在运行的代码中找到；拆分和交换都是视图。若拼接要占用新内存，就不是视图，需要修正。",
-    ),
-    method=Words(
-        "One pass of this library's attention, with every operation of torch recorded as it runs: shapes, strides, and "
-        "whether a result lies in memory that is there already. Once with the scores written out, once with the "
-        "fused kernel.",
-        "让本库的注意力运行一次，逐一记录 torch 实际执行的操作：形状、步长、结果是否落在已有的内存里。写出分数与融合"
-        "内核各记录一次。",
-    ),
-    measure=_measure,
-    judge=_judge,
-    draw=_draw,
-    labels={
-        "shapes": Words("shapes as claimed, of 8", "相符的形状（共 8 个）"),
-        "qkv_width": Words("width of Q, K and V together: three times 512", "Q、K、V 合起来的宽度：512 的三倍"),
-        "split_bytes": Words("new memory of splitting and swapping", "拆分与交换占用的新内存"),
-        "view_refused": Words("torch refuses to join by a view (1 = yes)", "torch 拒绝用视图拼接（1 = 是）"),
-        "copied_explicit": Words("copied to join, scores written out", "拼接时复制，写出分数"),
-        "copied_fused": Words("copied to join, fused kernel", "拼接时复制，融合内核"),
-    },
-    correction=Words(
-        "One matrix for Q, K and V gives [B, T, 3·512]. Joining is no view: after the swap the numbers of a token lie "
-        "apart, and must be copied together (`.contiguous().view` or `.reshape`), unless the kernel wrote them side "
-        "by side.",
-        "Q、K、V 共用的大矩阵给出 [B, T, 3·512]。拼接不是 view：换回之后，同一 token 的数并不相邻，必须复制到一起"
-        "（`.contiguous().view` 或 `.reshape`），除非内核本来就把它们写在一起。",
-    ),
+    __name__,
+    measure=measure,
+    judge=judge,
+    figures=[
+        WordTable("steps", rows=_cells, low=0.0, high=2.0),
+    ],
+    seconds=0,
 )

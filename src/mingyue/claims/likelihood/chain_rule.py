@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mingyue.charts import LineChart
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, seeds, tiny
 from mingyue.models import DecoderOnly
 from mingyue.nn import EVERYONE
@@ -140,7 +141,7 @@ def judge(numbers: Numbers) -> Finding:
     adds = value["passes_apart"] <= EXACT
     broken = abs(value["open_total"] - 1) >= BROKEN
     return Finding(
-        "holds" if sums and adds and broken else "does not hold here",
+        "supported" if sums and adds and broken else "not supported",
         Words(
             f"The probabilities of all {value['strings']:,.0f} texts of {value['length']:g} tokens add up to "
             f"{value['masked_total']:.6f}; log P in one pass and token by token differ by {value['passes_apart']:.1g} "
@@ -173,7 +174,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="chain-rule",
     group="likelihood",
     claim=Words(

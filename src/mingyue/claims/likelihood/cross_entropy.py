@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mingyue.charts import BarChart, ScatterChart
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import seeds, tiny
 from mingyue.training.cross_entropy import linear_cross_entropy
 from mingyue.training.loss import loss_of_logits
@@ -104,7 +105,7 @@ def judge(numbers: Numbers) -> Finding:
     equal = all(value[way] <= EQUAL for way in _WAYS)
     condition = value["smoothed"] > 100 * EQUAL
     return Finding(
-        "holds" if equal and condition else "does not hold here",
+        "supported" if equal and condition else "not supported",
         Words(
             f"Losses differ by {value['value']:.1g} of their size, gradients by {value['gradient']:.1g}; the gradient "
             f"at "
@@ -147,7 +148,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="cross-entropy",
     group="likelihood",
     claim=Words(

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from mingyue.charts import BarChart, LineChart
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon, generator
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.words import Language, Words
 
@@ -117,16 +118,16 @@ def judge(numbers: Numbers) -> Finding:
         f"平均猜测是 {value['even_guess']:.2f}。",
     )
     if fits and answers and confident:
-        return Finding("holds", told)
+        return Finding("supported", told)
     if fits and answers:
         return Finding(
-            "holds with a correction",
+            "supported with a correction",
             Words(
                 told.en + " It answers, but spreads its answer: it is not sure.",
                 told.zh + "它会回答，但把概率摊开：并不自信。",
             ),
         )
-    return Finding("does not hold here", told)
+    return Finding("not supported", told)
 
 
 def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
@@ -163,7 +164,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="hallucination",
     group="likelihood",
     claim=Words(

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from mingyue.charts import LineChart
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import seeds, tiny
 from mingyue.runtime import derive_seed
 from mingyue.words import Language, Words
@@ -106,7 +107,7 @@ def judge(numbers: Numbers) -> Finding:
     underflows = numbers["zero_after"].high <= SOON
     adds = value["sums_finite"] == 1 and value["sum_off"] <= CLOSE
     return Finding(
-        "holds" if underflows and adds else "does not hold here",
+        "supported" if underflows and adds else "not supported",
         Words(
             f"With {value['vocabulary']:,.0f} equally likely characters the fp32 product is 0 after "
             f"{value['zero_after']:.0f} of them ({value['predicted']:.0f} expected). The sum of logs over "
@@ -138,7 +139,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]  # fmt: skip
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="logs",
     group="likelihood",
     claim=Words(

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mingyue.charts import LineChart
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.models import DecoderOnly
 from mingyue.words import Language, Words
@@ -139,7 +140,7 @@ def judge(numbers: Numbers) -> Finding:
     fits = value["left_most"] <= FITTED and value["text_loss_apart"] <= SAME
     theory = max(abs(value["ratio_least"] - 1), abs(value["ratio_most"] - 1)) <= THEORY
     return Finding(
-        "holds" if fits and theory else "does not hold here",
+        "supported" if fits and theory else "not supported",
         Words(
             f"What is left between model and counts is at most {value['left_most']:.1g} of what is between counts and "
             f"truth, and that is {value['ratio_least']:.2f} to {value['ratio_most']:.2f} times V(V − 1)/2N. So the "
@@ -179,7 +180,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="maximum-likelihood",
     group="likelihood",
     claim=Words(

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mingyue.charts import BarChart, LineChart
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon, topics
+from mingyue.claims.old_form import OldClaim
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.data import padded_batch
 from mingyue.models import DecoderOnly
@@ -126,7 +127,7 @@ def judge(numbers: Numbers) -> Finding:
     copied = value["copied_own_loss"] <= COPIED
     worthless = value["copied_next_loss"] > value["unigram"] and value["copied_possible"] <= IMPOSSIBLE
     return Finding(
-        "holds" if learned and copied and worthless and value["batch_is_shifted"] == 1 else "does not hold here",
+        "supported" if learned and copied and worthless and value["batch_is_shifted"] == 1 else "not supported",
         Words(
             f"Trained with Y = X the loss falls to {value['copied_own_loss']:.1g}; on the real next word that model "
             f"has "
@@ -174,7 +175,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
 
 
-CLAIM = Claim(
+CLAIM = OldClaim(
     name="shift",
     group="likelihood",
     claim=Words(

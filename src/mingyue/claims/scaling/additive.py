@@ -6,32 +6,24 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.charts import BarChart
-from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
+from mingyue.claims.figures import Bars
 from mingyue.claims.training import fit, seeds
 from mingyue.nn import EVERYONE, explicit_attention
-from mingyue.words import Language, Words
-
-if TYPE_CHECKING:
-    from mingyue.charts import Chart
 
 FACTOR = 1.5
-"""Steps that differ by less than this factor are called alike."""
+"""Numbers of steps that differ by less than this factor count as alike."""
 ACCURACY = 0.9
 KEYS = 32
 _SYMBOLS, _INPUT, _CLASSES, _VALUE = 64, 32, 8, 16
 _CHECK_EVERY, _TEST = 10, 128
-_ARMS = {
-    "additive": Words("additive", "加性"),
-    "plain": Words("dot product", "点积"),
-    "scaled": Words("dot product ÷ √d_k", "点积 ÷ √d_k"),
-}
+_ARMS = ("additive", "plain", "scaled")
 
 
 @dataclass(frozen=True)
@@ -142,8 +134,7 @@ def measure(trial: Trial) -> Measurement:
             rate = min(tried, key=lambda rate, tried=tried: _worth(tried[rate]))
             needed = Number.median([float(step) for step, _ in tried[rate]], "steps")
             there = sum(step < steps or right >= ACCURACY for step, right in tried[rate])
-            table.append({"d_k": str(width), "arm": arm, "value": needed.value, "low": needed.low, "high": needed.high,
-                          "rate": rate})  # fmt: skip
+            table.append(needed.row(d_k=str(width), arm=arm, rate=rate))
             for end, at in (("least", widths[0]), ("most", widths[-1])):
                 if width == at:
                     numbers[f"{arm}_{end}"] = needed
@@ -156,114 +147,35 @@ def _worth(found: Sequence[tuple[int, float]]) -> tuple[float, float]:
     return statistics.median(step for step, _ in found), -statistics.fmean(right for _, right in found)
 
 
-def judge(numbers: Numbers) -> Finding:
+def judge(numbers: Numbers) -> Judgement:
     """At large d_k plain dot products are behind and scaled ones are not; at small d_k none is behind."""
-    value = {name: number.value for name, number in numbers.items()}
+    value = values(numbers)
     behind = value["plain_most"] >= FACTOR * value["additive_most"]
     kept = value["scaled_most"] <= FACTOR * value["additive_most"]
     ratios = [value[f"{arm}_least"] / value["additive_least"] for arm in ("plain", "scaled")]
     small = max(ratios) <= FACTOR
     alike = small and min(ratios) >= 1 / FACTOR
     long_enough = max(value["additive_least"], value["additive_most"]) < value["steps"]
-    verdict = "holds" if alike else "holds with a correction"
+    reasons = ["steps"]
+    if small and not alike:
+        reasons.append("not_alike")
+    if not long_enough:
+        reasons.append("too_short")
 
-    def told(end: str, comma: str) -> str:
-        parts = []
-        for arm in _ARMS:
-            never = value[f"{arm}_{end}"] >= value["steps"] and value[f"{arm}_{end}_there"] <= 0.5
-            parts.append(f"{'> ' if never else ''}{value[f'{arm}_{end}']:.0f}")
-        return comma.join(parts)
+    def shown(name: str) -> str:
+        never = value[name] >= value["steps"] and value[f"{name}_there"] <= 0.5
+        return f"{'> ' if never else ''}{value[name]:.0f}"
 
-    return Finding(
-        verdict if behind and kept and small and long_enough else "does not hold here",
-        Words(
-            f"Median steps to {ACCURACY:.0%} for additive, dot-product and scaled dot-product attention: "
-            f"{told('least', ', ')} at d_k = {value['least_width']:g}; {told('most', ', ')} at "
-            f"d_k = {value['most_width']:g}."
-            + ("" if alike or not small else " At small d_k they are not alike: the scaled one is faster.")
-            + ("" if long_enough else " The training was too short for additive attention to get there."),
-            f"达到 {ACCURACY:.0%} 的步数（中位数），加性、点积、缩放点积依次为：d_k = {value['least_width']:g} 时 "
-            f"{told('least', '、')}；d_k = {value['most_width']:g} 时 {told('most', '、')}。"
-            + ("" if alike or not small else "d_k 小时三者并不相近：缩放点积更快。")
-            + ("" if long_enough else "训练太短，加性注意力没有达到。"),
-        ),
-    )
-
-
-def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    """Steps to 90 % by width and way."""
-    zh = language == "zh"
-    rows = [{**row, "arm": _ARMS[row["arm"]].of(language)} for row in measurement.tables["steps"]]
-    most = measurement.numbers["steps"].value
-    return [
-        BarChart(
-            f"达到 {ACCURACY:.0%} 正确率的步数" if zh else f"Steps to an accuracy of {ACCURACY:.0%}",
-            rows,
-            x="d_k",
-            y="value",
-            series="arm",
-            low="low",
-            high="high",
-            x_title="d_k",
-            y_title="步数" if zh else "steps",
-            rules=[(most, "训练到此为止" if zh else "training ends")],
-            note="中位数与各随机种子的最小、最大值；到顶的表示没有达到。" if zh
-            else "Medians, with least and greatest over seeds; what reaches the line never got there.",
-        )
-    ]  # fmt: skip
+    steps = {f"{arm}_at_{end}": shown(f"{arm}_{end}") for arm in _ARMS for end in ("least", "most")}
+    return Judgement.when(behind and kept and small and long_enough, *reasons, correction=not alike, **steps)
 
 
 CLAIM = Claim(
-    name="additive",
-    group="scaling",
-    claim=Words(
-        "At small d_k additive and dot-product attention do equally well; at large d_k unscaled dot products fall "
-        "behind, and "
-        "the division by √d_k brings them back.",
-        "d_k 小时，加性注意力与点积注意力表现相近；d_k 大时，不缩放的点积落后，除以 √d_k 后又赶上来。",
-    ),
-    prediction=Words(
-        f"Steps to {ACCURACY:.0%} at the largest d_k: plain dot products need at least {FACTOR:g} times those of "
-        f"additive "
-        f"attention, scaled ones at most {FACTOR:g} times. At the least d_k all are within a factor of {FACTOR:g}; if "
-        f"dot "
-        "products are faster there, the claim needs a correction.",
-        f"在最大的 d_k 处，达到 {ACCURACY:.0%} 所需步数：不缩放的点积至少是加性的 {FACTOR:g} 倍，缩放的至多 "
-        f"{FACTOR:g} 倍。"
-        f"在最小的 d_k 处，三者相差不超过 {FACTOR:g} 倍；若点积在那里更快，则需修正。",
-    ),
-    method=Words(
-        f"One query looks for its own symbol among {KEYS} of {_SYMBOLS}, and reads the value beside it. Queries, keys "
-        f"and values "
-        "are learned projections that begin with variance 1. Trained with AdamW; for each way and width the best of "
-        "several "
-        "learning rates counts.",
-        f"一个查询在 {KEYS} 个键（共 {_SYMBOLS} 种符号）里找与自己相同的符号，读出旁边的值。查询、键、"
-        f"值都是学习的投影，初始方差为 1。"
-        "用 AdamW 训练；每种方式、每种宽度取若干学习率中最好的。",
-    ),
+    __name__,
     measure=measure,
     judge=judge,
-    draw=draw,
-    labels={
-        "least_width": Words("least d_k", "最小的 d_k"),
-        "most_width": Words("largest d_k", "最大的 d_k"),
-        "steps": Words("steps of training, at most", "训练步数上限"),
-        **{
-            f"{arm}_{end}": Words(f"{words.en}, {at.en}: steps to 90 %", f"{words.zh}，{at.zh}：到 90 % 的步数")
-            for arm, words in _ARMS.items()
-            for end, at in (("least", Words("least d_k", "最小 d_k")), ("most", Words("largest d_k", "最大 d_k")))
-        },
-        **{
-            f"{arm}_{end}_there": Words(f"{words.en}, {at.en}: share of seeds", f"{words.zh}，{at.zh}：达到的种子比例")
-            for arm, words in _ARMS.items()
-            for end, at in (("least", Words("least d_k", "最小 d_k")), ("most", Words("largest d_k", "最大 d_k")))
-        },
-    },
-    correction=Words(
-        "At small d_k the two are not quite alike here: dot products learn this look-up in fewer steps than additive "
-        "attention "
-        "does. What the scale does at large d_k is as claimed.",
-        "d_k 小时，两者在这里并不完全相近：学这种查找，点积所需的步数比加性少。缩放在 d_k 大时的作用与论断一致。",
-    ),
+    figures=[
+        Bars("steps", x="d_k", series="arm", rules={"end": "steps"}),
+    ],
+    seconds=76,
 )

@@ -1,4 +1,4 @@
-"""How results are told: verdicts, counts and numbers as words, in both languages."""
+"""Results in words, in both languages: verdicts, counts, numbers with their intervals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from mingyue.claims.claim import Claim, Measurement, Number, Size
+from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Claim, Measurement, Number, Size, Verdict
 from mingyue.claims.result import Result
 from mingyue.words import Language, TextTable, Words
 
@@ -21,10 +21,10 @@ GROUP_TITLES = {
     "likelihood": Words("Likelihood", "似然"),
 }
 FAILED = Words("could not be tested", "未能检验")
-_VERDICTS = {
-    "holds": Words("holds", "成立"),
-    "holds with a correction": Words("holds with a correction", "修正后成立"),
-    "does not hold here": Words("does not hold here", "在此不成立"),
+_VERDICTS: dict[Verdict, Words] = {
+    SUPPORTED: Words(SUPPORTED, "成立"),
+    CORRECTED: Words(CORRECTED, "修正后成立"),
+    NOT_SUPPORTED: Words(NOT_SUPPORTED, "不成立"),
 }
 _SIZES: dict[Size, Words] = {
     "small": Words("small", "小型"),
@@ -34,7 +34,7 @@ _SIZES: dict[Size, Words] = {
 
 
 def verdict_of(result: Result) -> Words:
-    """The verdict in words; that there is none, if the test of the claim failed."""
+    """The verdict in words, or that the claim could not be tested."""
     return FAILED if result.finding is None else _VERDICTS[result.finding.verdict]
 
 
@@ -44,8 +44,8 @@ def reason_of(result: Result) -> Words:
 
 
 def correction_of(claim: Claim, result: Result) -> Words | None:
-    """What is right instead, where the numbers do not say that all holds as it is."""
-    return None if result.finding is None or result.finding.verdict == "holds" else claim.correction
+    """What is right instead, where the claim is not supported as it stands."""
+    return None if result.finding is None or result.finding.verdict == SUPPORTED else claim.correction
 
 
 def size_of(result: Result) -> Words:
@@ -54,23 +54,23 @@ def size_of(result: Result) -> Words:
 
 
 def caution(results: Sequence[Result]) -> Words | None:
-    """What must be said of results some of which are of the small form; None where none is."""
+    """A caution where some results are of the small form; None where none is."""
     small = sum(result.size == "small" for result in results)
     if not small:
         return None
     english = "" if small == len(results) else f"{small} of {len(results)} are of the small form. "
     chinese = "" if small == len(results) else f"其中 {small} 条用的是小型。"
     return Words(
-        f"{english}The small form is too short for some effects: a verdict can be another than without --small.",
+        f"{english}The small form is too short for some effects: the verdict may differ without --small.",
         f"{chinese}小型对有些效应来说太短：结论可能与不加 --small 时不同。",
     )
 
 
 def left_behind(finished: int, folder: Path) -> Words:
-    """What a run that was stopped has left in its folder, and how to make the page of it."""
+    """What an interrupted run has saved, and how to write the report of it."""
     command = f"`mingyue claims report {shlex.quote(str(folder))}`"
     return Words(
-        f"Finished before the stop: {finished}, kept in {folder}. {command} makes the page of what is there.",
+        f"Finished before the interruption: {finished}, saved in {folder}. {command} writes the report of them.",
         f"停下之前已完成 {finished} 条，结果留在 {folder}。{command} 用已有的结果写出网页。",
     )
 
@@ -84,7 +84,7 @@ def how_to_test(count: int) -> Words:
 
 
 def counts(results: Sequence[Result]) -> Words:
-    """One line: how many claims hold, how many need a correction, how many do not hold, how many failed."""
+    """One line: how many claims have each verdict, and how many could not be tested."""
     found = Counter(verdict_of(result).en for result in results)
     kinds = [*_VERDICTS.values(), *([FAILED] if found[FAILED.en] else [])]
     english = ", ".join(f"{kind.en}: {found[kind.en]}" for kind in kinds)
@@ -94,7 +94,7 @@ def counts(results: Sequence[Result]) -> Words:
 
 
 def number_text(number: Number) -> str:
-    """`0.998 [0.991, 1.005] nats`; without brackets where there is no chance in it."""
+    """`0.998 [0.991, 1.005] nats`; without brackets for an exact number."""
     text, ends = _digits(number.value), (_digits(number.low), _digits(number.high))
     width = max(number.high - number.value, number.value - number.low)
     if ends != (text, text):
@@ -122,7 +122,7 @@ def command_of(result: Result) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits that mean something, or a whole number."""
+    """Three significant digits, or a whole number."""
     size = abs(value)
     if not math.isfinite(value):
         return str(value)
