@@ -282,7 +282,7 @@ def test_doctor_finds_this_machine_fit_and_exits_0(run):
 def test_doctor_lists_warnings_and_still_exits_0(run, monkeypatch):
     import mingyue.diagnostics as diagnostics
 
-    monkeypatch.setattr(diagnostics, "_LITTLE_MEMORY", float("inf"))
+    monkeypatch.setattr(diagnostics, "_LOW_MEMORY", float("inf"))
     code, out, err = run("doctor", "--json")
     assert code == 0
     report = json.loads(out)
