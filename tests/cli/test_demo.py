@@ -67,7 +67,7 @@ def test_a_demonstration_that_is_stopped_says_how_to_go_on(run, monkeypatch):
 def test_text_runs_through(run, tmp_path):
     code, out, err = run("demo", *QUICK, "--context", "32")
     assert (code, err) == (0, "")
-    assert "It writes:" in out
+    assert "Generated text:" in out
     assert "mingyue generate runs/demo" in out.replace("\\", "/")
     assert (tmp_path / "runs" / "demo" / "model").is_dir()
 

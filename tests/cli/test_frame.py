@@ -89,7 +89,7 @@ def test_a_typo_is_answered_with_the_nearest_name(run, arguments, nearest):
         (["generate", "x", "--temperature", "-1"], ["--temperature -1", "greater than or equal to 0"]),
         (["generate", "x", "--max-new-tokens", "3", "--min-new-tokens", "5"], ["min_new_tokens 5", "max_new_tokens 3"]),
         (["generate"], ["mingyue generate", "is missing"]),
-        (["info", "a", "b"], ["no place for 'b'"]),
+        (["info", "a", "b"], ["unexpected argument 'b'"]),
         (["--nonsense"], ["--nonsense"]),
     ],
 )

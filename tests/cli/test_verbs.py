@@ -67,7 +67,7 @@ def test_training_off_a_terminal_prints_plain_lines(trained):
         "Verdict: ",
     ):
         assert any(line.startswith(beginning) for line in lines), beginning
-    assert lines[-1] == f"The model is in {Path('runs') / 'poems' / 'model'}. Write with it: " + (
+    assert lines[-1] == f"The model is in {Path('runs') / 'poems' / 'model'}. Generate: " + (
         f"mingyue generate {Path('runs') / 'poems'}"
     )
 
@@ -99,7 +99,7 @@ def test_a_stopped_run_is_saved_and_its_exit_code_is_that_of_ctrl_c(run, api, en
     api.resume = lambda *args, **kwargs: ended("stopped")
     code, out, _ = run("resume", "runs/x")
     assert code == 130
-    assert out == f"Stopped at step 7, and saved. Go on with: mingyue resume {Path('runs') / 'x'}\n"
+    assert out == f"Stopped at step 7, and saved. Resume with: mingyue resume {Path('runs') / 'x'}\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX pipe")
@@ -282,7 +282,7 @@ def test_doctor_finds_this_machine_fit_and_exits_0(run):
 def test_doctor_lists_warnings_and_still_exits_0(run, monkeypatch):
     import mingyue.diagnostics as diagnostics
 
-    monkeypatch.setattr(diagnostics, "_LITTLE_MEMORY", float("inf"))
+    monkeypatch.setattr(diagnostics, "_LOW_MEMORY", float("inf"))
     code, out, err = run("doctor", "--json")
     assert code == 0
     report = json.loads(out)

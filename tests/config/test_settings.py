@@ -156,9 +156,9 @@ def test_the_parts_of_a_model_are_declared_once_for_its_config_and_for_a_run():
 def test_a_setting_of_the_other_kind_is_refused_by_name():
     refuse_other_kind(TrainSettings.from_flat(sources=["a"], separator="line", window=4))
     refuse_other_kind(TrainSettings.from_flat(source=["a"], target=["b"], n_encoder_layers=2))
-    with pytest.raises(SettingsError, match=r"a run on pairs cannot use .* text only: --separator, --window"):
+    with pytest.raises(SettingsError, match=r"a run on pairs cannot use .* text only: leave --separator, --window out"):
         refuse_other_kind(TrainSettings.from_flat(source=["a"], target=["b"], separator="line", window=4))
-    with pytest.raises(SettingsError, match=r"a run on text cannot use .* pairs only: --select"):
+    with pytest.raises(SettingsError, match=r"a run on text cannot use .* pairs only: leave --select out"):
         refuse_other_kind(TrainSettings.from_flat(sources=["a"], select="bleu"))
 
 

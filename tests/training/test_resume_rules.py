@@ -84,9 +84,11 @@ def test_refused_change_is_named(bench, watcher):
     for name in sorted(name for name in FIELDS if not RULES[name].allowed):
         value = other_value(name, run.settings)
         with pytest.raises(SettingsError) as caught:
-            run.go(resume=True, settings=run.settings.with_flat(**{name: value}, **NEEDS.get(name, {})))
+            changed = run.settings.with_flat(**{name: value}, **NEEDS.get(name, {}))
+            run.go(resume=True, settings=changed)
         assert f"\n  {name}: " in caught.value.message
-        spelled = ", ".join(value) if isinstance(value, (tuple, list)) else str(value)
+        value = getattr(getattr(changed, TrainSettings.fields()[name][0]), name)
+        spelled = ", ".join(value) if isinstance(value, tuple) else str(value)
         assert f" → {spelled} (" in caught.value.message, name
         assert RULES[name].why in caught.value.message, name
     assert run.go(resume=True)[1].reason == "finished"  # and a refusal harms nothing

@@ -1,8 +1,7 @@
-"""`--nproc`: the same command in several processes, by the launcher of torchrun, and what becomes of them.
+"""`--nproc`: starts the same command in several processes, with torchrun's launcher, and reports worker failures.
 
-The processes print as one: rank 0 has the screen. A process that ends on purpose (done, stopped, an error that the user
-can put right) hands its exit code over in a file and ends with 0, so that the launcher starts nothing again for it.
-What is left to tell here is a death.
+Only rank 0 prints. A process that ends deliberately (finished, stopped, an error that the user can correct) writes its
+exit code to a file and exits with 0, so that the launcher does not restart it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from mingyue.training import Observer
 
 _FOLDER = "MINGYUE_LAUNCH"
-"""Environment: where the processes of `--nproc` leave their exit codes."""
+"""Environment variable: folder in which the processes of `--nproc` leave their exit codes."""
 _SECONDS_TO_END = 20
-"""Of the others, once one has died: then they are killed."""
+"""Time for the other processes to end after a worker failure, before they are killed."""
 
 
 def is_launched() -> bool:
@@ -41,7 +40,7 @@ def is_launched() -> bool:
 
 
 def hand_over(code: int) -> int:
-    """Give the exit code of this process to the launcher, if `--nproc` started it; returns the one to end with."""
+    """Pass the exit code to the launcher, if `--nproc` started this process; returns the code to exit with."""
     if not is_launched():
         return code
     place = processes()
@@ -50,9 +49,9 @@ def hand_over(code: int) -> int:
 
 
 def watch(run: Callable[[Observer | None, float], RunResult]) -> int:
-    """Run it on the screen, if this is the process that has it; returns the exit code.
+    """Call `run`, with a progress display in rank 0; returns the exit code.
 
-    `run` is given an observer and the seconds that the user has waited so far.
+    `run` gets an observer (None in other ranks) and the seconds since the user started the command.
     """
     if processes().rank:
         result = run(None, 0.0)
@@ -66,26 +65,26 @@ def watch(run: Callable[[Observer | None, float], RunResult]) -> int:
 
 
 def _waited() -> float:
-    """Seconds that the user has waited for this process, and for the one that started it."""
+    """Seconds since the user started the command, launcher included."""
     from mingyue.runtime import seconds_since_process_start
 
     return seconds_since_process_start(os.getppid() if is_launched() and not processes().restarts else None)
 
 
 def needs_launch(settings: RunSettings) -> bool:
-    """Whether processes are asked for, and this is not one of them."""
+    """Whether this process has to start the processes of the run."""
     return settings.nproc > 1 and processes().launch is None
 
 
 def launch(settings: RunSettings, folder: str | Path) -> int:
-    """Start the processes that `settings` ask for, each with the command line of this one.
+    """Start the processes that `settings` ask for, each with the command line of this one; returns their exit code.
 
-    Returns the exit code that they came to. Raises `TrainingError` that names the process that died.
+    Raises `TrainingError` that names the process that failed.
     """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # what it has to say is said here
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # failures are reported here
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -111,7 +110,7 @@ def launch(settings: RunSettings, folder: str | Path) -> int:
 
 @contextmanager
 def _signals_passed_on() -> Generator[None]:
-    """Ctrl-C and SIGTERM go to the processes, which save and stop; a second one ends them at once."""
+    """Forward Ctrl-C and SIGTERM to the processes, which save and stop; a second signal ends them at once."""
     import psutil
 
     asked = False
@@ -133,16 +132,16 @@ def _signals_passed_on() -> Generator[None]:
 
 
 def _codes(handed: Path) -> dict[int, int]:
-    """Exit codes by rank, of those that ended by themselves since all were started the last time."""
+    """Exit codes by rank, of the processes that ended deliberately since the last restart."""
     found = {tuple(map(int, path.name.split("-"))): int(path.read_text(encoding="ascii")) for path in handed.iterdir()}
     latest = max((restart for restart, _ in found), default=0)
     return {rank: code for (restart, rank), code in found.items() if restart == latest}
 
 
 def _explain(failures: Mapping[int, Any], codes: Mapping[int, int], settings: RunSettings, folder: str | Path) -> int:
-    """Raise `TrainingError` that says which process died of what; the others only missed it.
+    """Raise `TrainingError` that names the process that failed first, and why.
 
-    Returns an exit code where the processes themselves have said what was wrong.
+    Returns an exit code where the processes have reported the error themselves.
     """
     died = {rank: failure for rank, failure in failures.items() if rank not in codes}
     if not died:
@@ -150,13 +149,13 @@ def _explain(failures: Mapping[int, Any], codes: Mapping[int, int], settings: Ru
         return said[0] if said else FAULT
     rank, failure = min(died.items(), key=lambda one: (one[1].exitcode == -signal.SIGTERM, one[0]))
     if failure.exitcode < 0:
-        what = f"was killed by signal {-failure.exitcode} ({failure.signal_name()})"
+        what = f"was killed ({failure.signal_name()})"
     else:
-        what = f"ended with exit code {failure.exitcode}"
+        what = f"failed with exit code {failure.exitcode}"
     again = f", after {settings.restarts} restart{'s' * (settings.restarts != 1)}" if settings.restarts else ""
-    hint = " Signal 9 that nobody sent means that memory ran out." if failure.exitcode == -signal.SIGKILL else ""
+    hint = ", probably out of memory" if failure.exitcode == -signal.SIGKILL else ""
     raise TrainingError(
-        f"rank {rank} of {settings.nproc} (process {failure.pid}) {what}{again}; the others were ended",
-        advice=f"Go on from the last checkpoint: mingyue resume {shlex.quote(str(folder))}.{hint} "
-        "With --restarts N the processes are started again by themselves.",
+        f"rank {rank} of {settings.nproc} (process {failure.pid}) {what}{hint}{again}; the others were stopped",
+        advice=f"Resume from the last checkpoint: mingyue resume {shlex.quote(str(folder))}. "
+        "With --restarts N the processes are restarted automatically.",
     )

@@ -1,4 +1,4 @@
-"""One live line on a terminal, plain lines anywhere else, and never an error because the screen went away."""
+"""Progress display: one live line on a terminal, plain lines elsewhere; a closed output is never an error."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rich.text import Text
 from mingyue.cli.screen import stderr
 
 _LIVE_EVERY = 0.5
-"""Seconds between two drawings: often enough to look alive, too seldom to cost a share of two cores."""
+"""Seconds between two redraws: costs no noticeable share of two cores."""
 _BAR_WIDTH = 20
 _PLAIN_EVERY = 30.0
-"""Seconds of silence after which a plain line says that work goes on."""
+"""Seconds without output after which a plain line shows the progress."""
 
 
 class Live:
-    """A bar below printed lines. Use it as a context manager, so that the bar is taken away whatever happens.
+    """A progress bar below printed lines. Use it as a context manager, so that the bar is always removed.
 
-    The screen is only a witness: when it goes away (a closed pipe, a terminal that hung up), work goes on without it.
+    When the output is closed (a pipe, a terminal that hung up), work continues without it.
     """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,9 +44,9 @@ class Live:
         self.clear()
 
     def show(self, what: str, done: float, total: float | None, numbers: Sequence[str] = ()) -> None:
-        """Move the bar (`total` None = not known); `numbers` come after it, the last ones left out where room is short.
+        """Update the bar (`total` None = unknown); `numbers` follow it, as many as fit into the line.
 
-        Off a terminal: one plain line if all was silent for long.
+        Not on a terminal: print a plain line if nothing was printed for a while.
         """
         now = self._clock()
         if not self._terminal:
@@ -66,14 +66,14 @@ class Live:
         self._try(lambda: self.console.print(Text(text, style=style)))
 
     def clear(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         bar, self._bar = self._bar, None
         if bar is not None:
             self._try(bar.stop)
 
     def _draw(self, what: str, done: float, total: float | None, numbers: str) -> None:
         if self._bar is None:
-            # No thread of its own: it would compete with training for the cores.
+            # No refresh thread: it would compete with training for the cores.
             columns = (TextColumn("{task.description}"), BarColumn(_BAR_WIDTH), TextColumn("{task.fields[numbers]}"))
             self._bar = Bar(*columns, console=self.console, auto_refresh=False, transient=True)
             self._bar.add_task(what, total=total, numbers=numbers)
@@ -86,30 +86,30 @@ class Live:
             return
         try:
             action()
-        except (OSError, SystemExit):  # rich leaves with SystemExit where a pipe is closed
+        except (OSError, SystemExit):  # rich raises SystemExit where a pipe is closed
             self._gone = True
             with contextlib.suppress(OSError, SystemExit):
                 self.clear()
 
 
 class Stages(Live):
-    """Long work in named stages, for `progress=` of the data functions; on stderr, so that results stay apart."""
+    """Progress of named stages, for `progress=` of the data functions; on stderr, apart from results."""
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__(stderr() if console is None else console)
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """`done` of `total` units of `stage` are finished; `total` 0 = not known."""
+        """`done` of `total` units of `stage` are finished; `total` 0 = unknown."""
         show_stage(self, stage, done, total)
 
 
 def show_stage(live: Live, stage: str, done: int, total: int) -> None:
-    """Draw a stage of data work: its share, or its count where the total is not known."""
+    """Show a stage of data work: its percentage, or its count where the total is unknown."""
     live.show(stage, done, total or None, [f"{done / total:.0%}" if total else f"{done:,}"])
 
 
 def fitting(numbers: Sequence[str], room: int) -> str:
-    """As many of `numbers`, from the first on, as stand in `room` columns."""
+    """The first of `numbers` that fit into `room` columns, joined."""
     kept = list(numbers)
     while kept and len("  ".join(kept)) > room:
         kept.pop()
@@ -117,7 +117,7 @@ def fitting(numbers: Sequence[str], room: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: `42 s`, `3 min 05 s`, `2 h 07 min`."""
+    """A readable time: `42 s`, `3 min 05 s`, `2 h 07 min`."""
     if not math.isfinite(seconds):
         return "? s"
     whole = max(0, round(seconds))

@@ -1,7 +1,7 @@
-"""The way in and the way out: arguments to a verb, and whatever happens to an exit code.
+"""Entry point: parses the arguments, runs a verb, and turns errors into messages and exit codes.
 
-Exit codes: 0 done; 1 a fault of the program or of the machine; 2 something that the user can put right;
-130 stopped with Ctrl-C; 141 the reader of the output went away (the codes that a shell gives to those signals).
+Exit codes: 0 success; 1 an error of the program or the machine; 2 an error that the user can correct; 130 stopped with
+Ctrl-C; 141 the reader of the output closed it (the codes that a shell gives to those signals).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 OK, FAULT, USAGE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
-# A lone `-` means standard input, but the parser takes whatever begins with a dash for an option.
-# No argument can hold a NUL, so this stand-in can never be someone's file name.
+# `-` means standard input, but the parser takes whatever begins with a dash for an option. No argument can hold a NUL,
+# so this placeholder is never the name of a file.
 _STANDARD_INPUT = "\0-"
 
 ARGUMENTS: ContextVar[tuple[str, ...]] = ContextVar("ARGUMENTS")
-"""The command line as it was given: what further processes of the same run are started with."""
+"""The command line as it was given; further processes of the same run are started with it."""
 _SECONDS_TO_BE_STOPPED = 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line `arguments` (those of the process if none are given); returns the exit code."""
+    """Run the command line `arguments` (default: those of the process); returns the exit code."""
     ARGUMENTS.set(tuple(sys.argv[1:] if arguments is None else arguments))
     tokens, debug = _take_debug(ARGUMENTS.get())
     _never_fail_to_encode()
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         code = _end(error, debug=debug)
-    except SystemExit as error:  # rich leaves like this when a pipe is closed while it prints
+    except SystemExit as error:  # raised by rich when a pipe is closed while it prints
         if isinstance(error.__context__, BrokenPipeError):
             return _leave_quietly()
         raise
@@ -56,38 +56,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end(error: BaseException, *, debug: bool) -> int:
-    """Tell the user about `error`; returns the exit code that it stands for."""
+    """Report `error`; returns its exit code."""
     if _is_closed_pipe(error):
         return _leave_quietly()
     message, advice, code = _describe(error)
-    if not isinstance(error, MingyueError | KeyboardInterrupt) and (rank := _place()[0]):
+    if not isinstance(error, MingyueError | KeyboardInterrupt) and (rank := _ranks()[0]):
         message = f"rank {rank}: {message}"
     if debug:
         traceback.print_exception(error)
-    elif _is_told_here(error):
+    elif _reported_here(error):
         _print_error(message, advice)
     if isinstance(error, LostRankError):
-        time.sleep(_SECONDS_TO_BE_STOPPED)  # so that the launcher sees who died first, and not who missed it
+        time.sleep(_SECONDS_TO_BE_STOPPED)  # the launcher must see the process that failed first
     return code
 
 
-def _is_told_here(error: BaseException) -> bool:
-    """Whether this process tells the user: of an error that all processes of a run have, one of each machine does."""
+def _reported_here(error: BaseException) -> bool:
+    """Whether this process reports `error`; of an error that all processes have, one per machine does."""
     from mingyue.cli.launch import is_launched
 
     if isinstance(error, LostRankError):
-        return not is_launched()  # the launcher says who is gone
+        return not is_launched()  # the launcher reports it
     common = isinstance(error, MingyueError | KeyboardInterrupt)
-    return not common or _place()[1] == 0
+    return not common or _ranks()[1] == 0
 
 
-def _place() -> tuple[int, int]:
-    """Number of this process among those of its run, and among those on its machine."""
+def _ranks() -> tuple[int, int]:
+    """Rank of this process in the run, and on its machine."""
     try:
-        place = processes()
-    except MingyueError:  # the environment that is at fault is what is about to be told
+        found = processes()
+    except MingyueError:  # the environment is invalid, which is the error to report
         return 0, 0
-    return place.rank, place.local_rank
+    return found.rank, found.local_rank
 
 
 def _describe(error: BaseException) -> tuple[str, str | None, int]:
@@ -98,12 +98,12 @@ def _describe(error: BaseException) -> tuple[str, str | None, int]:
     if isinstance(error, KeyboardInterrupt):
         return "stopped", None, INTERRUPTED
     name, text = type(error).__name__, str(error)
-    advice = "This was not foreseen. The same command with --debug shows where it happened."
+    advice = "Unexpected error. Run the same command with --debug to see where it happened."
     return f"{name}: {text}" if text else name, advice, FAULT
 
 
 def _is_closed_pipe(error: BaseException) -> bool:
-    """Whether the reader of our output went away (Windows calls it an invalid argument, of no file)."""
+    """Whether the reader of the output closed it (on Windows: EINVAL without a file name)."""
     if isinstance(error, OSError) and os.name == "nt":
         return error.errno == errno.EINVAL and error.filename is None
     return isinstance(error, BrokenPipeError)
@@ -125,7 +125,7 @@ def _parse(tokens: list[str]) -> Callable[[], Any] | None:
 
 
 def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """The arguments without `--debug`, which may stand anywhere before `--`, and with `-` protected."""
+    """The arguments without `--debug` (allowed anywhere before `--`), with `-` replaced by the placeholder."""
     arguments = list(arguments)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, rest = arguments[:end], arguments[end:]
@@ -142,7 +142,7 @@ def _restore(value: object) -> object:
 
 
 def _never_fail_to_encode() -> None:
-    """A terminal that lacks a character shows a replacement for it; it never ends the program."""
+    """Print a replacement for characters that the terminal lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -150,7 +150,7 @@ def _never_fail_to_encode() -> None:
 
 
 def _explain(error: CycloptsError) -> tuple[str, str]:
-    """What was wrong with the arguments, and where to look."""
+    """Message and advice for invalid arguments."""
     from cyclopts import exceptions
     from pydantic import ValidationError
 
@@ -158,7 +158,7 @@ def _explain(error: CycloptsError) -> tuple[str, str]:
     message = str(error).replace(_STANDARD_INPUT, "-")
     if isinstance(error, exceptions.UnusedCliTokensError):
         left = ", ".join(repr(token).replace("\\x00", "") for token in error.unused_tokens or ())
-        message = f"{command} has no place for {left}."
+        message = f"{command}: unexpected argument {left}."
     elif isinstance(error, exceptions.MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
         what = f"{name} needs a value" if name.startswith("--") else f"{name} is missing"
@@ -167,7 +167,7 @@ def _explain(error: CycloptsError) -> tuple[str, str]:
         refused = error.__cause__.errors()[0]
         name = "" if error.argument is None else error.argument.name
         message = f"{name} {refused['input']}: {refused['msg']}."
-    return message, f"`{command} --help` lists what there is."
+    return message, f"Run `{command} --help` for the list of options."
 
 
 def _print_error(message: str, advice: str | None) -> None:
@@ -178,12 +178,12 @@ def _print_error(message: str, advice: str | None) -> None:
     text = Text.assemble(("error: ", "bold red"), (message, "red"))
     if advice is not None:
         text.append(f"\n{advice}", style="default")
-    with contextlib.suppress(OSError):  # nobody may be left to tell; the exit code says it
+    with contextlib.suppress(OSError):  # stderr may be closed; the exit code remains
         stderr().print(text)
 
 
 def _leave_quietly() -> int:
-    """`mingyue … | head`: end like any other tool, and do not fail a second time when Python flushes at exit."""
+    """End quietly after a closed pipe (`mingyue … | head`), without a second error when Python flushes at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

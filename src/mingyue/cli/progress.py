@@ -1,4 +1,4 @@
-"""A training run on the screen."""
+"""Progress of a training run in the terminal."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class RunScreen(Observer):
         self._live.clear()
 
     def on_progress(self, stage: str, done: int, total: int) -> None:
-        """Work before the first step: reading, vocabulary, encoding, fetching (`total` 0 = not known)."""
+        """Show the work before the first step: download, reading, tokenizer, encoding (`total` 0 = unknown)."""
         show_stage(self._live, stage, done, total)
 
     def on_plan(self, plan: Plan) -> None:
-        """Nothing: the bar follows the plan by itself."""
+        """Nothing: every step reports the plan's number of steps."""
 
     def on_step(self, report: StepReport) -> None:
-        """Move the bar. It counts time, not steps: a budget in minutes changes the number of steps on the way."""
+        """Update the bar. It counts time, not steps: a budget in minutes changes the number of steps on the way."""
         self._sum, self._count = self._sum + report.loss, self._count + 1
         smooth = report.loss if self._smooth is None else self._smooth
         self._smooth = _SMOOTHING * smooth + (1 - _SMOOTHING) * report.loss
@@ -48,7 +48,7 @@ class RunScreen(Observer):
         self._live.show(what, report.seconds, end, self._numbers(report))
 
     def on_evaluate(self, report: EvaluationReport) -> None:
-        """A line for each evaluation."""
+        """Print a line for each evaluation."""
         result = report.evaluation
         self._held_out = result.loss
         parts = ["final" if report.final else f"step {report.step:,}"]
@@ -67,25 +67,25 @@ class RunScreen(Observer):
         self._live.say("  ".join(parts))
 
     def on_sample(self, step: int, text: str) -> None:
-        """What the model writes at this point, a few lines of it."""
+        """Print the first lines of a text that the model generated."""
         lines = visible(text).strip("\n").split("\n")
         self._live.say(f"sample at step {step:,}:")
         for line in lines[:_SAMPLE_LINES] + (["…"] if len(lines) > _SAMPLE_LINES else []):
             self._live.say(f"    {line}", style="dim")
 
     def on_checkpoint(self, path: Path, step: int, best: bool) -> None:
-        """Nothing: checkpoints are made all the time, and the end says where they are."""
+        """Nothing: checkpoints are frequent, and the end of the run says where they are."""
 
     def on_note(self, text: str) -> None:
-        """A sentence."""
+        """Print a note."""
         self._live.say(text)
 
     def on_end(self, result: TrainResult) -> None:
-        """Take the bar away; what the run came to is printed by the verb."""
+        """Remove the bar; the verb prints the result."""
         self._live.clear()
 
     def _numbers(self, report: StepReport) -> list[str]:
-        """What stands beside the bar, the most wanted first."""
+        """Numbers beside the bar, the most important first."""
         numbers = [f"loss {self._smooth:.4f}"]
         if self._held_out is not None:
             numbers.append(f"held out {self._held_out:.4f}")

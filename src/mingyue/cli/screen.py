@@ -1,4 +1,4 @@
-"""Where words go, and in which language: consoles that never choke on an encoding or take text for markup."""
+"""Output of the command line: consoles that never fail on an encoding and never interpret text as markup."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDE = 240
-"""Columns of a table that no terminal limits: a file or a pipe must not lose the ends of lines."""
+"""Width where there is no terminal: a file or a pipe must not lose the ends of lines."""
 
 
 def language_of_system() -> Literal["en", "zh"]:
-    """Chinese where the locale of the environment is: for what is said in both languages and none was asked for."""
+    """Language of the locale: zh for Chinese, else en. The default of views that exist in both languages."""
     found = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     return "zh" if found.lower().startswith("zh") else "en"
 
 
 def stdout() -> Console:
-    """Results go here."""
+    """The console for results."""
     return _console(stderr=False)
 
 
 def stderr() -> Console:
-    """Errors and remarks go here."""
+    """The console for errors and notes."""
     return _console(stderr=True)
 
 
@@ -41,25 +41,25 @@ def _console(*, stderr: bool) -> Console:
 
 
 def show(content: RenderableType) -> None:
-    """A table or styled text, as a result."""
+    """Print a table or styled text as a result."""
     stdout().print(content, soft_wrap=False)
 
 
 def remark(text: str) -> None:
-    """One sentence for the user that is not part of the result."""
+    """Print a note that is not part of the result, to stderr."""
     from rich.text import Text
 
     stderr().print(Text.assemble(("note: ", "bold yellow"), text))
 
 
 def write(text: str) -> None:
-    """Text of a model or a file, as it is and at once; a terminal is shown control characters, not sent them."""
+    """Write the text of a model or a file and flush; on a terminal control characters are drawn as symbols."""
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
 def write_json(value: object, *, indent: int | None = 2) -> None:
-    """JSON in characters where the terminal or file can hold them, else in escapes."""
+    """Write JSON, with characters that the output encoding lacks as escapes."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     text = json.dumps(value, ensure_ascii=not encoding.startswith("utf"), indent=indent, allow_nan=False)
     sys.stdout.write(text + "\n")
@@ -67,7 +67,7 @@ def write_json(value: object, *, indent: int | None = 2) -> None:
 
 
 def visible(text: str) -> str:
-    """`text` with control characters (a terminal would obey them) drawn as symbols; line ends and tabs stay."""
+    """`text` with control characters drawn as symbols; line ends and tabs are kept."""
     return text.translate(_CONTROL_PICTURES)
 
 
@@ -75,7 +75,7 @@ _CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) no
 
 
 def table(*columns: str, right: Collection[str] = ()) -> Table:
-    """An empty table without frame; the columns named in `right` hold numbers. No columns: two, without a header."""
+    """An empty table without frame; columns in `right` are right-aligned. Without `columns`: two, and no header."""
     from rich.table import Table
 
     result = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))

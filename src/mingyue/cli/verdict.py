@@ -1,4 +1,4 @@
-"""What a run came to, and what to do next."""
+"""Result of a run, and the next command."""
 
 from __future__ import annotations
 
@@ -12,25 +12,21 @@ if TYPE_CHECKING:
     from mingyue.api import RunResult
 
 _SHOWN = 2
-"""Texts of the model that are printed at the end."""
+"""Number of generated texts printed at the end."""
 
 
 def show_result(result: RunResult) -> int:
-    """Print the verdict; returns the exit code: a run that was stopped ends like any program that Ctrl-C stops."""
+    """Print the result of a run; returns the exit code (130 for a run that was stopped, as after Ctrl-C)."""
     folder, outcome = shlex.quote(str(result.folder)), result.outcome
     if result.training.reason == "stopped":
-        write(f"Stopped at step {result.training.step:,}, and saved. Go on with: mingyue resume {folder}\n")
+        write(f"Stopped at step {result.training.step:,}, and saved. Resume with: mingyue resume {folder}\n")
         return INTERRUPTED
     for text in outcome.texts[:_SHOWN]:
-        write("\nIt writes:\n" + "".join(f"    {line}\n" for line in text.strip("\n").split("\n")))
+        write("\nGenerated text:\n" + "".join(f"    {line}\n" for line in text.strip("\n").split("\n")))
     write(f"\nVerdict: {outcome.verdict}.\n")
     write("".join(f"{sentence}\n" for sentence in outcome.sentences))
     if outcome.copying is not None:
         write("".join(f"{line}\n" for line in outcome.copying.describe()))
-    use = (
-        f"Translate with it: mingyue translate {folder}"
-        if result.of_pairs
-        else f"Write with it: mingyue generate {folder}"
-    )
+    use = f"Translate: mingyue translate {folder}" if result.of_pairs else f"Generate: mingyue generate {folder}"
     write(f"The model is in {result.model_folder}. {use}\n")
     return OK

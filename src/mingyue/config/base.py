@@ -1,4 +1,4 @@
-"""Typed settings: the docstring below a field is its help, and a key that does not exist is an error."""
+"""Typed settings: the docstring below a field is its help, and an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mingyue.errors import SettingsError
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, strict about names, documented by the docstring under each field."""
+    """Base of all settings: frozen, unknown names are errors, the docstring below a field is its description."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, source: str) -> Self:
-        """Validate `values` that came from `source` (a file name, or words such as "the command line").
+        """Validate `values`, read from `source` (a file name, or words such as "the command line").
 
-        Raises `SettingsError` that names the key, the nearest existing name, and the value that was refused.
+        Raises `SettingsError` that names each invalid key or value, and the nearest known name.
         """
         try:
             return cls.model_validate(dict(values))
@@ -33,7 +33,7 @@ class Settings(BaseModel):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is spelled most like `name`, if any is close."""
+    """The known name closest to `name` in spelling, if any is close."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return found[0] if found else None
 

@@ -291,7 +291,4 @@ def refuse_other_kind(settings: TrainSettings) -> None:
         and getattr(getattr(settings, group), name) != info.default
     ]
     if given:
-        raise SettingsError(
-            f"a run on {kind} cannot use settings that are for {other} only: {', '.join(given)}",
-            advice=f"Leave {'it' if len(given) == 1 else 'them'} out.",
-        )
+        raise SettingsError(f"a run on {kind} cannot use settings for {other} only: leave {', '.join(given)} out")
