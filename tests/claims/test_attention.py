@@ -186,7 +186,7 @@ OTHERWISE = [
 )
 def test_verdicts_follow_the_numbers(name, changes, verdict):
     numbers = {key: Number.exact(number) for key, number in (GOOD[name][1] | changes).items()}
-    finding = CLAIMS[name].judge(numbers)
+    finding = CLAIMS[name].finding(numbers)
     assert finding.verdict == verdict
     assert finding.reason.en
     assert finding.reason.zh != finding.reason.en
