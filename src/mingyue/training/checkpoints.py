@@ -1,13 +1,13 @@
-"""Checkpoints of a run: `checkpoints/step-00001234/`, each whole or not there.
+"""Checkpoints of a run: `checkpoints/step-00001234/`, each whole or absent.
 
     model.safetensors       the weights, under the model's own names
-    optimiser.safetensors   the optimisers' state, by weight
-    state.json              where the run stands, and the SHA-256 of all three
+    optimiser.safetensors   the state of the optimisers, by weight
+    state.json              the state of the run, and the SHA-256 of all three
 
 A sharded run writes a few files for each rank instead of the first two (`sharded_checkpoints`); both are read here.
 
-A checkpoint is written under a temporary name, pushed to the disk and renamed. Nothing in it is executed when it is
-read: tensors and JSON. A damaged one is told by its checksums, set aside, and the one before is used.
+A checkpoint is written under a temporary name, flushed to the disk and renamed. It is tensors and JSON: reading it
+executes nothing. A damaged one is detected by its checksums and set aside, and the one before is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PREFIX = "step-"
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint is not what was written."""
+    """A checkpoint is damaged."""
 
 
 @dataclass
@@ -54,14 +54,14 @@ class Checkpoints:
     """The checkpoints in one folder: the latest `keep`, and the best."""
 
     shared = False
-    """Whether the ranks of a run use them together, each for its share; else rank 0 does for all."""
+    """Whether every rank writes and reads its share; else rank 0 does it for all."""
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         self.folder = folder
         self.keep = keep
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are there, from first to last, whether sound or not."""
+        """Steps of all checkpoints in ascending order, sound or not."""
         if not self.folder.is_dir():
             return []
         numbers = (path.name.removeprefix(_PREFIX) for path in self.folder.glob(f"{_PREFIX}*") if path.is_dir())
@@ -72,10 +72,10 @@ class Checkpoints:
         return self.folder / f"{_PREFIX}{step:08d}"
 
     def save(self, checkpoint: Checkpoint, *, best: int | None = None) -> Path:
-        """Write a checkpoint; then drop those that are neither among the latest `keep` nor the `best` step.
+        """Write a checkpoint; then remove those that are neither among the latest `keep` nor the `best` step.
 
-        Raises `CheckpointError` when the disk is full or refuses; every checkpoint that was there is then still whole.
-        Raises `TrainingError` for a weight that is not finite: from such a checkpoint nothing could go on.
+        Raises `CheckpointError` when it cannot be written (the earlier ones are still whole), and `TrainingError` for a
+        weight that is not finite, from which no run could be resumed.
         """
         check_finite(checkpoint.model, checkpoint.step)
         final = self.path(checkpoint.step)
@@ -91,7 +91,7 @@ class Checkpoints:
         return final
 
     def publish(self, fresh: Path, step: int, checksums: Mapping[str, str], run: Mapping[str, Any]) -> None:
-        """Give a folder whose tensors are on the disk its state.json, and its name."""
+        """Complete a folder whose tensors are on the disk: write its state.json, and rename it."""
         _write_state(fresh, checksums, run)
         final = self.path(step)
         if final.exists():  # saved before, damaged or from a run that was cut back: the new one replaces it
@@ -101,14 +101,14 @@ class Checkpoints:
 
     @property
     def failed(self) -> bool:
-        """Whether a save that was begun has failed; `wait` says how."""
+        """Whether a save in the background has failed; `wait` raises its error."""
         return False
 
     def wait(self) -> None:
-        """Wait until what was saved is on the disk; here it is when `save` returns."""
+        """Wait until saves are on the disk, as they are here when `save` returns."""
 
     def load(self, step: int) -> Checkpoint:
-        """Read one checkpoint. Raises `CheckpointError` that names the file which is missing or damaged."""
+        """Read a checkpoint. Raises `CheckpointError` that names the file that is missing or damaged."""
         folder = self.path(step)
         state = self.read_state(step)
         for name, expected in state["checksums"].items():
@@ -128,23 +128,23 @@ class Checkpoints:
             raise DamagedCheckpointError(f"{path} is missing")
         try:
             found = sha256_of(path)
-        except OSError as error:  # a sector that the disk cannot give back
+        except OSError as error:  # an unreadable sector
             raise DamagedCheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
         if found != expected:
             raise DamagedCheckpointError(
                 f"{path} is damaged: its SHA-256 is {found[:12]}…, {_STATE} says {expected[:12]}…",
-                advice="Copy it again, or go on from an earlier checkpoint.",
+                advice="Copy it again, or resume from an earlier checkpoint.",
             )
 
     def read_run(self, step: int) -> dict[str, Any]:
-        """What the state of a checkpoint says, without its tensors. Raises `CheckpointError` as `load`."""
+        """The state of the run in a checkpoint, without its tensors. Raises `CheckpointError` as `load`."""
         run: dict[str, Any] = _read_state(self.path(step))["run"]
         return run
 
     def load_latest(self) -> tuple[Checkpoint, list[str]]:
         """The latest sound checkpoint, and a sentence about each damaged one that was set aside.
 
-        Raises `CheckpointError` when none is sound, or when the latest is of a version that this program does not know.
+        Raises `CheckpointError` when none is sound, or when the latest has a format that this version does not know.
         """
         notes: list[str] = []
         for step in reversed(self.steps()):
@@ -158,7 +158,7 @@ class Checkpoints:
         raise CheckpointError("\n".join([message, *notes]), advice="Start the run again with `mingyue train`.")
 
     def sweep(self) -> list[str]:
-        """Remove what an interrupted save or removal left behind; returns the names."""
+        """Remove the remains of an interrupted save or removal; returns their names."""
         left = sorted(path for path in self.folder.glob(f"{TEMPORARY}*") if path.is_dir())
         for path in left:
             shutil.rmtree(path, ignore_errors=True)
@@ -168,17 +168,17 @@ class Checkpoints:
         return set_aside(self.path(step)).name
 
     def prune(self, *, just_saved: int, best: int | None) -> None:
-        """Drop the checkpoints that are neither among the latest `keep` nor the `best` step."""
-        # The one just written is known to be good, so at least one good checkpoint stays whatever the others are.
+        """Remove the checkpoints that are neither among the latest `keep` nor the `best` step."""
+        # The one just written is sound, so at least one sound checkpoint is kept, whatever the others are.
         stays = {*self.steps()[-self.keep :], just_saved, best}
         for step in self.steps():
             if step not in stays:
-                with suppress(OSError):  # in use by another program: no reason to stop; the next save tries again
+                with suppress(OSError):  # in use by another program: the next save tries again
                     remove_folder(self.path(step))
 
 
 def check_finite(weights: Mapping[str, torch.Tensor], step: int) -> None:
-    """Raise `TrainingError` that names the first weight which is not finite."""
+    """Raise `TrainingError` that names the first weight that is not finite."""
     for name, weight in weights.items():
         if not bool(torch.isfinite(weight).all()):
             raise TrainingError(
@@ -191,7 +191,7 @@ def check_finite(weights: Mapping[str, torch.Tensor], step: int) -> None:
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> dict[str, str]:
-    """Write the tensors, on the disk when this returns; gives the checksums of the files."""
+    """Write the tensors and flush them to the disk; returns the checksums of the files."""
     save_file(_plain(checkpoint.model), folder / _MODEL, metadata={"format": "pt"})
     save_file(_plain(checkpoint.optimiser), folder / _OPTIMISER)
     for name in (_MODEL, _OPTIMISER):

@@ -1,4 +1,4 @@
-"""What happened in a run: metrics.jsonl, one JSON object a line, and TensorBoard beside it if asked.
+"""The log of a run: metrics.jsonl, one JSON object per line, and TensorBoard events if set.
 
 Every line has `event`, `step` (steps taken), `tokens` (targets seen in training) and `seconds` (since the program
 started, without the time between stop and resume). Further keys by event:
@@ -26,7 +26,7 @@ from mingyue.training.storage import disk_errors, free_name
 
 
 class MetricsLog:
-    """Appends to metrics.jsonl; a line is in the file as soon as it is written."""
+    """Appends to metrics.jsonl, without buffering lines."""
 
     def __init__(self, path: Path, *, board: Board | None = None) -> None:
         self.path = path
@@ -34,9 +34,9 @@ class MetricsLog:
         self._file: TextIO | None = None
 
     def cut(self, size: int) -> int:
-        """Drop what stands after the first `size` bytes (or the last whole line before that); returns lines dropped.
+        """Remove what follows the first `size` bytes (or the last whole line before); returns the number of lines.
 
-        That is how a resume forgets what came after its checkpoint. The file is rewritten whole.
+        A resumed run removes the events after its checkpoint. The file is rewritten whole.
         """
         self.close()
         content = self.path.read_bytes() if self.path.is_file() else b""
@@ -48,7 +48,7 @@ class MetricsLog:
         return content[len(kept) :].count(b"\n")
 
     def mend(self) -> str | None:
-        """Where lines are damaged, set a copy of the whole file aside and keep the others; says so."""
+        """Remove damaged lines, and keep a copy of the whole file; returns a sentence about it, or None."""
         content = self.path.read_bytes() if self.path.is_file() else b""
         lines = content.splitlines(keepends=True)
         sound = [line for line in lines if _event(line) is not None]
@@ -68,9 +68,9 @@ class MetricsLog:
         return self.path.stat().st_size if self.path.is_file() else 0
 
     def write(self, event: str, *, step: int, tokens: int, seconds: float, **values: object) -> None:
-        """Append one event. Numbers that JSON cannot hold (infinite, not a number) become null."""
+        """Append one event. Infinity and NaN, which JSON lacks, become null."""
         line: dict[str, object] = {"event": event, "step": step, "tokens": tokens, "seconds": round(seconds, 3)}
-        line |= {key: _sayable(value) for key, value in values.items()}
+        line |= {key: _finite_or_none(value) for key, value in values.items()}
         with disk_errors("the log", self.path):
             if self._file is None:
                 self._file = self.path.open("a", encoding="utf-8", newline="\n")
@@ -80,10 +80,10 @@ class MetricsLog:
             self._board.write(event, step, values)
 
     def close(self) -> None:
-        """Close the files; the next `write` opens them again."""
+        """Close the files. The next `write` opens them again."""
         if self._file is not None:
             file, self._file = self._file, None
-            with disk_errors("the log", self.path):  # a line that did not fit is tried once more
+            with disk_errors("the log", self.path):  # it flushes again what could not be written
                 file.close()
         if self._board is not None:
             self._board.close()
@@ -102,14 +102,14 @@ def open_log(path: Path, *, size: int, board: Path | None, from_step: int, tell:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The events of a metrics.jsonl, in order, without damaged lines, such as a last one that a kill cut short."""
+    """The events of a metrics.jsonl in order, without damaged lines such as a last one that was cut by a kill."""
     if not path.is_file():
         return []
     return [event for line in path.read_bytes().split(b"\n")[:-1] if (event := _event(line)) is not None]
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """An event of the log; None for a line that is none."""
+    """The event of a line of the log; None for a damaged line."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -139,9 +139,9 @@ class Board:
                 self._writer.add_text(f"{event}/{key}", value, step)
 
     def close(self) -> None:
-        """Push events to the disk and end the file; the next `write` begins another."""
+        """Flush and end the file. The next `write` starts another."""
         self._writer.close()
 
 
-def _sayable(value: object) -> object:
+def _finite_or_none(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value

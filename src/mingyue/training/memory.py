@@ -1,4 +1,4 @@
-"""How much memory a step takes at its peak, and whether the machine has it: asked before anything is trained.
+"""The peak memory of a training step, by formula, for the check before a run starts.
 
 The peak is the most of three moments. At the start of the backward pass all activations are there, and with them what
 the loss and the first blocks work on; with accumulation, the gradients of earlier micro-batches too. At its end all
@@ -29,24 +29,24 @@ _NEWTON_SCHULZ = 2.75  # a stack, its next value, and two squares of its shorter
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Memory of one process in training by what holds it, in bytes, beyond the program itself. An estimate."""
+    """Estimated memory of one process in training, by kind, in bytes, without the program itself."""
 
     weights: int
     gradients: int
     optimiser: int
-    """What it remembers, and Muon's room for gathering its gradients."""
+    """State of the optimiser, and Muon's buffer for its gradients."""
     activations: int
     """Kept by the forward pass of one micro-batch for its backward pass."""
     working: int
-    """Logits or the loss in pieces, gradients of activations, masks."""
+    """Logits or the chunked loss, gradients of activations, masks."""
     update: int
-    """What Muon's products need besides."""
+    """Matrix products of Muon."""
     spare: int
-    """Lost between tensors, and what libraries take."""
+    """Fragmentation, and libraries."""
     accumulates: bool = False
-    """Whether gradients of earlier micro-batches are there during a forward pass."""
+    """Whether gradients of earlier micro-batches exist during a forward pass."""
     in_heap: bool = False
-    """Whether activations lie in a heap, which keeps their memory while the weights are moved."""
+    """Whether activations are in the heap, which keeps their memory during the update."""
 
     @property
     def total(self) -> int:
@@ -59,19 +59,19 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one forward and backward pass reads."""
+    """The shape of the input of one forward and backward pass."""
 
     rows: int
     length: int
-    """Tokens of a row; of pairs, on either side."""
+    """Tokens of a row; for pairs, on either side."""
     accumulates: bool = False
     """Whether a step has several of them."""
     documents: bool = False
-    """Whether attention stays within documents: a matrix says who sees whom."""
+    """Whether attention is restricted to documents, which takes a mask."""
 
     @property
     def tokens(self) -> int:
-        """All of them, of one side."""
+        """All tokens of one side."""
         return self.rows * self.length
 
 

@@ -1,4 +1,4 @@
-"""Which weight is moved by what: groups by name, and one object that moves them all.
+"""The optimisers: which of them updates which weight, by name, and one object for both.
 
     group        weights                                        muon              adamw     decay
     matrices     2-D weights inside the blocks                  Muon              AdamW     yes
@@ -41,7 +41,7 @@ _ADAMW_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 class AdamW(torch.optim.AdamW):
-    """PyTorch's, without the wrappers of two methods that import torch.compile's machinery: 1.3 s of every start."""
+    """PyTorch's, without the wrappers of two methods that import parts of torch.compile, which takes 1.3 s."""
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
@@ -56,7 +56,7 @@ class Rates:
 
 
 def peak_rates(settings: TrainSettings, config: PartsConfig, warmup: int) -> Rates:
-    """The rates of `settings`; where none is given, one that suits the width.
+    """The rates of `settings`; by default, rates for the width of the model.
 
     Adam's best rate falls with the root of the width (the rule of nanochat's depth dial); Muon's does not depend on it
     (Jordan et al. 2024), but very narrow models take more. With the paper's schedule Adam's peak follows from width
@@ -83,7 +83,7 @@ def group_of(name: str, weight: Tensor) -> GroupName:
 
 
 def matrix_rows(name: str, weight: Tensor, config: PartsConfig) -> tuple[int, ...]:
-    """Rows of each of the matrices that live in one weight: Q, K, V; K, V; gate and up of SwiGLU; else all."""
+    """Rows of each matrix in a weight: Q, K, V; K, V; gate and up of SwiGLU; else all rows."""
     if name.endswith("attention.qkv.weight"):
         key_rows = config.n_kv_heads * config.d_head
         return (config.n_heads * config.d_head, key_rows, key_rows)
@@ -95,10 +95,10 @@ def matrix_rows(name: str, weight: Tensor, config: PartsConfig) -> tuple[int, ..
 
 
 class Optimisers:
-    """All weights of a model under Muon and AdamW, or under AdamW alone.
+    """Muon and AdamW, or AdamW alone, for all weights of a model, which is on its device.
 
-    Make it after the model stands on its device. `set_rates` before each `step`. With several `ranks`, gradients are
-    those of all of them, and Muon's work is divided.
+    Call `set_rates` before each `step`. With several `ranks`, gradients are sums over all of them, and the work of Muon
+    is divided.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Optimisers:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """All weights, as a loss scaler wants to see them."""
+        """All weights, in the form that a loss scaler expects."""
         return [{"params": self.parameters}]
 
     def set_rates(self, multiplier: float) -> None:
@@ -149,18 +149,18 @@ class Optimisers:
             self.muon.rate = self.rates.muon * multiplier
 
     def step(self) -> None:
-        """Move every weight once, by the gradients that stand in it."""
+        """Update every weight once, by its gradient."""
         self.adamw.step()
         if self.muon is not None:
             self.muon.step()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Free the gradients."""
         for weight in self.parameters:
             weight.grad = None
 
     def named_state(self) -> dict[str, Tensor]:
-        """Everything that the next step depends on, as tensors by weight: `adamw.<weight>.exp_avg` and the like.
+        """The state of the optimisers as tensors by weight: `adamw.<weight>.exp_avg` and the like.
 
         Empty for AdamW before its first step.
         """
@@ -174,9 +174,9 @@ class Optimisers:
         return state
 
     def load_named_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `named_state` gave, exactly.
+        """Load what `named_state` returned, exactly.
 
-        Raises `CheckpointError` that names the first tensor which is missing, left over, or of a wrong shape.
+        Raises `CheckpointError` that names the first tensor that is missing, unexpected, or of the wrong shape.
         """
         self.adamw.state.clear()
         begun = any(name.startswith("adamw.") for name in state)

@@ -1,9 +1,9 @@
-"""The plan of a run: how many steps, which rate at each, when to evaluate.
+"""The plan of a run: the number of steps, the rate of each, the steps with an evaluation.
 
-With `--steps` and `--epochs` the plan stands from the start. With `--minutes` the number of steps follows the measured
-speed until the rate begins to fall and so has to know its end. Then it is fixed and recorded, and from there on the
-clock changes nothing: a resumed run replays the plan. A fall that would begin earlier (a cosine does, right after the
-warm-up) waits at the peak until steps of a tenth of the time have shown the speed; where nothing falls towards the end
+With `--steps` and `--epochs` the plan is fixed from the start. With `--minutes` the number of steps follows the
+measured speed until the rate starts to decay, which depends on the last step. Then the plan is fixed and recorded, and
+the clock has no further effect: a resumed run follows the same plan. A decay that would start earlier (as a cosine
+does, right after the warm-up) starts when steps of a tenth of the time are measured; without a decay towards the end
 (paper, constant), the plan is fixed halfway.
 """
 
@@ -21,7 +21,7 @@ from mingyue.training.schedules import ScheduleKind, decay_start, multiplier, wa
 _EVALUATIONS = 20  # over a run, by default
 _EVALUATIONS_BETWEEN_SAMPLES = 5
 _MEASURED_SHARE = 0.1  # of the time of a run in minutes, before its length is fixed
-_MEASURED_STEPS = 8  # tell how fast a run is
+_MEASURED_STEPS = 8  # before the first evaluation of a run in minutes
 _LOG_LINES = 10  # between two evaluations
 _EVALUATION_SHARE = 0.05  # of the time of the steps between two evaluations
 _FINAL_SHARE = 0.2  # of the time of all steps, for the last evaluation of a run in minutes
@@ -30,25 +30,25 @@ _FORWARD_SHARE = 1 / 3  # of a step: backward costs twice what forward does
 
 @dataclass(frozen=True)
 class Plan:
-    """What is decided about a run. A pure function of it, the seed and the data: every weight at every step."""
+    """The plan of a run. Every weight at every step is a pure function of it, the seed and the data."""
 
     schedule: ScheduleKind
     total_steps: int
     warmup_steps: int
     decay_from: int
-    """First step (from 0) of the fall that ends at `total_steps`; `total_steps` if there is none."""
+    """First step (from 0) of the decay that ends at `total_steps`; `total_steps` if there is none."""
     decay_share: float
     final_share: float
     evaluate_every: int
-    """Steps between evaluations; the last step is always followed by one."""
+    """Steps between evaluations; the last step is always evaluated."""
     evaluate_tokens: int | None
-    """Held-out tokens of such an evaluation; None = all."""
+    """Held-out tokens of such an evaluation; None: all."""
     log_every: int
     """Steps between two lines of the log."""
     minutes: float | None
-    """The budget, where it is time."""
+    """The budget, if it is in minutes."""
     fixed: bool
-    """Whether `total_steps` may still follow the clock."""
+    """Whether `total_steps` no longer follows the clock."""
 
     def multiplier(self, step: int) -> float:
         """Share of the peak rate at `step`, counted from 0."""
@@ -70,10 +70,10 @@ class Plan:
         return (step + 1) % self.log_every == 0 or self.evaluates_after(step)
 
     def final_tokens(self, sizes: RunSizes) -> int | None:
-        """Held-out targets of the last evaluation; None = all.
+        """Held-out targets of the last evaluation; None: all.
 
-        In a run of so many minutes it takes a fifth of the time of the steps at most, as far as that can be counted: a
-        minute on a large text must not end in several minutes of evaluation.
+        In a run in minutes, as many as take a fifth of the time of the steps at most, by their number: one minute of
+        training on a large text must not end with several minutes of evaluation.
         """
         if self.minutes is None or self.evaluate_tokens is None:
             return None
@@ -81,16 +81,16 @@ class Plan:
         tokens = max(fitting, self.evaluate_tokens)
         return None if tokens >= sizes.heldout_tokens else tokens
 
-    def final_seconds(self, sizes: RunSizes, a_token: float) -> float:
-        """How long the last evaluation takes, where a held-out token takes `a_token` seconds."""
-        return a_token * (self.final_tokens(sizes) or sizes.heldout_tokens)
+    def final_seconds(self, sizes: RunSizes, seconds_per_token: float) -> float:
+        """Duration of the last evaluation, if a held-out token takes `seconds_per_token`."""
+        return seconds_per_token * (self.final_tokens(sizes) or sizes.heldout_tokens)
 
     def follow(
         self, step: int, pace: Pace, seconds: float, *, cadence: Cadence | None = None, evaluated: bool = False
     ) -> Plan:
-        """The plan as it looks before `step`, `seconds` into the run; the same plan once it is fixed.
+        """The plan before `step`, `seconds` into the run; unchanged once it is fixed.
 
-        With a `cadence`, evaluations follow the number of steps too; what they read stays once something was evaluated.
+        With a `cadence`, evaluations follow the number of steps too; their size stays after the first one.
         """
         if self.fixed or self.minutes is None:
             return self
@@ -121,7 +121,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class RunSizes:
-    """What the data and the batch say about the length of a run."""
+    """Sizes of data and batch that determine the length of a run."""
 
     windows: int
     """Samples of one epoch."""
@@ -133,13 +133,13 @@ class RunSizes:
     """Targets of the whole held-out text."""
 
     def steps_of(self, epochs: float) -> int:
-        """Steps that show at least `epochs` passes over the text."""
+        """Steps of at least `epochs` epochs."""
         return max(1, math.ceil(epochs * self.windows / self.rows - 1e-9))
 
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often a run evaluates, and on how much text: as asked, or a function of its number of steps."""
+    """How often a run evaluates and generates, and on how much text: as set, or by its number of steps."""
 
     run: RunSettings
     sizes: RunSizes
@@ -154,15 +154,15 @@ class Cadence:
     def every(self, total_steps: int) -> int:
         """Steps between evaluations.
 
-        With a budget in minutes a few steps come before the first one, so that the speed is known by then.
+        With a budget in minutes the first one comes after a few steps, when the speed is known.
         """
         few = min(_MEASURED_STEPS, total_steps) if self.in_minutes else 1
         return self.run.evaluate_every or max(few, math.ceil(total_steps / _EVALUATIONS))
 
     def tokens(self, every: int) -> int | None:
-        """Held-out targets of an evaluation: as asked, or what costs a small share of the steps' time; None = all.
+        """Held-out targets of an evaluation: as set, or as many as take a small share of the steps' time; None: all.
 
-        Counted, not measured, so that a run of so many steps evaluates alike on every machine.
+        By counts, not by measured time, so that a run of a given number of steps evaluates alike on every machine.
         """
         asked, sizes = self.run.evaluate_tokens, self.sizes
         if asked is None:
@@ -174,9 +174,9 @@ class Cadence:
 def make_plan(
     settings: TrainSettings, sizes: RunSizes, *, pace: Pace, seconds: float, step: int = 0, warmup: int | None = None
 ) -> Plan:
-    """The plan `seconds` into the run: before the first step, or anew before `step` with the `warmup` that was.
+    """The plan `seconds` into the run: before the first step, or a new one before `step` with the old `warmup`.
 
-    For a budget in minutes `pace` must already hold a measured step. Raises `TrainingError` when no step fits.
+    For a budget in minutes `pace` must have a measured step. Raises `TrainingError` when no step fits.
     """
     budget, schedule, run = settings.budget, settings.schedule, settings.run
     minutes = None

@@ -1,11 +1,11 @@
-"""The folder of a run: everything that is needed to go on with it, or to start it again.
+"""The folder of a run: everything that is needed to resume it, or to start it again.
 
 run.toml        all settings; `mingyue train --config run.toml` replays it
 plan.json       the plan, from the moment it is made or fixed
 metrics.jsonl   what happened
-checkpoints/    where it can go on from
+checkpoints/    what it can be resumed from
 data/           the text as token ids
-model/          the trained model, made to be used without the rest
+model/          the trained model, which needs none of the rest
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mingyue.training.storage import disk_errors, free_name, remove_folder, set_
 
 _SETTINGS, _PLAN, _LOCK = "run.toml", "plan.json", "run.lock"
 _UNFINISHED = re.compile(r"\..+\.\d+\.tmp|\.model-[a-z0-9_]{8}\.tmp")
-"""Names of files and of a bundle that were being written when a program was killed."""
+"""Names of files and of a bundle that were being written when the program was killed."""
 _HEADER = "# Settings of a run of Mingyue. `mingyue train --config run.toml` starts it again.\n\n"
 
 
 class RunFolder:
-    """Names of what is in a run folder, its settings, and the lock that keeps two programs from writing to it."""
+    """Paths in a run folder, its settings, and the lock that prevents two programs from writing to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,11 +74,11 @@ class RunFolder:
 
     @property
     def watch(self) -> Path:
-        """Folder of what `--watch` keeps: a file for each checkpoint, `step-00001234.safetensors`."""
+        """Folder of the frames of `--watch`: one file per checkpoint, `step-00001234.safetensors`."""
         return self.path / "watch"
 
     def cut_watch(self, step: int) -> None:
-        """Remove what was kept after `step`, where a run goes on from: those steps are taken again."""
+        """Remove frames after `step`, from which the run resumes: those steps are taken again."""
         for path in self.watch.glob("step-*.safetensors"):
             number = path.stem.removeprefix("step-")
             if number.isdigit() and int(number) > step:
@@ -86,20 +86,20 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything to go on with: a checkpoint, or a model."""
+        """Whether there is anything to resume: a checkpoint, or a model."""
         return self.checkpoints.is_dir() or self.model.is_dir()
 
     @property
     def planned(self) -> bool:
-        """Whether everything before the first step was done: only then is run.toml complete."""
+        """Whether all work before the first step was done: only then is run.toml complete."""
         return (self.path / _PLAN).is_file()
 
     @classmethod
     def create(cls, path: Path, settings: TrainSettings) -> tuple[RunFolder, list[str]]:
-        """Make the folder of a new run, locked, with its run.toml; returns it and sentences for the user.
+        """Create the folder of a new run, locked, with its run.toml; returns it and sentences for the user.
 
-        Where a run is already, it is refused, or moved aside with `overwrite`. Raises `CheckpointError` for that, for a
-        folder that holds something else, for one in use, and when the disk refuses.
+        A run that is there already is moved aside with `overwrite`. Raises `CheckpointError` for it without
+        `overwrite`, for a folder with other content, for one in use, and when it cannot be written.
         """
         notes: list[str] = []
         if path.is_file():
@@ -116,7 +116,7 @@ class RunFolder:
                     f"{path} already holds a run",
                     advice=f"`mingyue resume {path}` goes on with it; --overwrite moves it aside and starts anew.",
                 )
-            with cls(path) as old:  # not while another program writes to it
+            with cls(path) as old:  # fails while another program writes to it
                 old.unlock()
                 if begun:
                     aside = free_name(path)
@@ -124,7 +124,7 @@ class RunFolder:
                         path.rename(aside)
                     notes.append(f"The run that was in {path} is now in {aside}.")
                 else:
-                    old.remove()  # stopped before its first checkpoint: nothing to go on with
+                    old.remove()  # stopped before its first checkpoint: nothing to resume
         folder = cls(path)
         with disk_errors("the run folder", path):
             path.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder of a run that was begun. Raises `CheckpointError` if it holds none."""
+        """The folder of a run that was started. Raises `CheckpointError` if there is no run in it."""
         folder = cls(path)
         if not folder.settings_path.is_file() and not Checkpoints(folder.checkpoints).steps():
             raise CheckpointError(
@@ -148,7 +148,7 @@ class RunFolder:
         return folder
 
     def sweep(self) -> None:
-        """Remove what a killed program was writing, outside of checkpoints/. The folder is locked by the caller."""
+        """Remove unfinished files of a killed program, outside of checkpoints/. The caller has locked the folder."""
         aside = self.path / ".model-old.tmp"  # where `save_bundle` keeps the old model between two renames
         if aside.is_dir() and not self.model.exists():
             aside.rename(self.model)
@@ -161,15 +161,15 @@ class RunFolder:
                     left.unlink(missing_ok=True)
 
     def write_settings(self, settings: TrainSettings) -> None:
-        """Write run.toml; settings that are None (chosen for you) are left out."""
+        """Write run.toml, without settings that are None."""
         text = _HEADER + tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
         with disk_errors("the settings", self.settings_path):
             write_text_atomically(self.settings_path, text)
 
     def read_settings(self) -> TrainSettings:
-        """Read run.toml; where it is gone, the settings are those of the latest checkpoint whose state is sound.
+        """Read run.toml; if it is missing, the settings are those of the latest checkpoint with a sound state.
 
-        Raises `SettingsError` for a key or value that is not known, and for what is not TOML.
+        Raises `SettingsError` for an unknown key or an invalid value, and for what is not TOML.
         """
         if not self.settings_path.is_file():
             return self._settings_of_latest()[1]
@@ -185,7 +185,7 @@ class RunFolder:
         return TrainSettings.read(values, source=str(self.settings_path))
 
     def restore_settings(self) -> str | None:
-        """Where run.toml is gone, write it again, and say so. Raises `CheckpointError` if no checkpoint is sound."""
+        """Write a missing run.toml again; returns a sentence. Raises `CheckpointError` without a sound checkpoint."""
         if self.settings_path.is_file():
             return None
         step, settings = self._settings_of_latest()
@@ -203,15 +203,15 @@ class RunFolder:
         raise CheckpointError(f"{self.settings_path} is missing, and no checkpoint is sound that could replace it")
 
     def write_plan(self, plan: dict[str, Any]) -> None:
-        """Record the plan; on the disk when this returns."""
+        """Write the plan; it is on the disk when this returns."""
         with disk_errors("the plan", self.path / _PLAN):
             write_text_atomically(self.path / _PLAN, json.dumps(sealed(plan), indent=1) + "\n")
 
     def read_plan(self, key: str, tell: Callable[[str], None]) -> dict[str, Any] | None:
         """The recorded plan, `{"key": …, "plan": …}`, if there is one.
 
-        A damaged plan.json is set aside, and the latest plan in metrics.jsonl is taken, under the key `key`; `tell` is
-        told. So it is for a missing one.
+        If plan.json is missing or damaged (it is then set aside), the latest plan in metrics.jsonl is used, with the
+        key `key`; `tell` receives a sentence about it.
         """
         path = self.path / _PLAN
         damage = "is missing"
@@ -234,15 +234,15 @@ class RunFolder:
         return {"key": key, "plan": {name: value for name, value in plans[-1].items() if name not in known}}
 
     def remove(self) -> None:
-        """Remove what a run that has no checkpoint left behind."""
+        """Remove the folder of a run without a checkpoint."""
         self.unlock()
         with disk_errors("the run folder", self.path):
             remove_folder(self.path)
 
     def lock(self) -> None:
-        """Take the folder for this process; the system gives it back when the process ends, however it ends.
+        """Lock the folder for this process. The system releases the lock when the process ends, however it ends.
 
-        Raises `CheckpointError` when another program has it.
+        Raises `CheckpointError` when another program has locked it.
         """
         path = self.path / _LOCK
         with disk_errors("the lock", path):
@@ -258,12 +258,12 @@ class RunFolder:
                 advice="Wait for it to end, or stop it with Ctrl-C: it saves first.",
             ) from None
         file.truncate(0)
-        with suppress(OSError):  # the number is for people: a full disk is no reason to have no lock
+        with suppress(OSError):  # the number is information only: a full disk must not prevent the lock
             os.write(file.fileno(), str(os.getpid()).encode("ascii"))
         self._lock = file
 
     def unlock(self) -> None:
-        """Give the folder back."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.truncate(0)
             _unlock_file(self._lock)
@@ -284,7 +284,7 @@ def _is_left_over(name: str) -> bool:
 
 
 def _sweep_beside(path: Path) -> None:
-    """Remove what a `remove` that was killed left beside the place of a run."""
+    """Remove what a killed `remove` left beside the folder of a run."""
     if path.parent.is_dir():
         for left in path.parent.glob("tmp-removed-*"):
             if swept(path.name).fullmatch(left.name):
@@ -294,7 +294,7 @@ def _sweep_beside(path: Path) -> None:
 if os.name == "nt":
     import msvcrt
 
-    _BYTE = 1 << 30  # far behind the text, which then stays readable while the lock is held
+    _BYTE = 1 << 30  # far behind the text, so that it stays readable while the lock is held
 
     def _lock_file(file: IO[bytes]) -> None:
         file.seek(_BYTE)

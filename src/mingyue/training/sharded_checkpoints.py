@@ -1,12 +1,12 @@
-"""Checkpoints of a sharded run: every rank writes what it holds, while training goes on.
+"""Checkpoints of a sharded run: every rank writes its share, in the background.
 
 A folder is named, guarded and pruned as those of `checkpoints`, with a few safetensors files for each rank instead of
-two (`sharded_files`). To save is to copy one's share into memory; a thread on each rank writes it from there. They
-agree over a process group of their own, and rank 0 renames the folder when every file is on the disk: until then it has
-another name, so a kill at any moment leaves the checkpoint before it. The run folder must be one that all ranks see.
+two (`sharded_files`). A save copies the share of the rank into memory, and a thread on each rank writes it from there.
+The threads communicate over a process group of their own, and rank 0 renames the folder when every file is on the disk,
+so a kill at any moment leaves the checkpoint before it whole. All ranks must see the run folder.
 
-Nothing ties a checkpoint to the number of ranks that wrote it: each rank reads the rows that it needs, from these files
-or from those of a plain checkpoint.
+A checkpoint does not depend on the number of ranks that wrote it: each rank reads the rows that it needs, from these
+files or from those of a plain checkpoint.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from mingyue.training.storage import TEMPORARY, disk_errors, sync_file
 T = TypeVar("T")
 
 _PATIENCE = timedelta(hours=2)
-"""Most time that one rank's files may take longer than another's."""
+"""Timeout for the files of other ranks."""
 
 
 class ShardedCheckpoints(Checkpoints):
     """As `Checkpoints`, for a `model` that is divided over `ranks`; every rank calls every method.
 
-    `save` returns as soon as training may go on. What goes wrong afterwards is raised by the next `wait`, `save` or
-    `load`, on every rank; `failed` says that there is something to raise.
+    `save` returns as soon as training may continue. A later error is raised by the next `wait`, `save` or `load`, on
+    every rank; `failed` tells whether there is one.
     """
 
     shared = True
@@ -69,11 +69,11 @@ class ShardedCheckpoints(Checkpoints):
 
     @property
     def failed(self) -> bool:
-        """Whether the latest save has failed, as far as this rank knows by now."""
+        """Whether the latest save has failed, as far as this rank knows."""
         return self._error is not None
 
     def wait(self) -> None:
-        """Wait for the save that is under way. Raises its `CheckpointError`, the same on every rank."""
+        """Wait for the save in the background. Raises its `CheckpointError`, the same on every rank."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -82,16 +82,16 @@ class ShardedCheckpoints(Checkpoints):
             raise error
 
     def save(self, checkpoint: Checkpoint, *, best: int | None = None) -> Path:
-        """Take a checkpoint; the folder appears under its name when it is whole. `checkpoint.state` is rank 0's.
+        """Start to write a checkpoint; the folder has its name when it is whole. `checkpoint.state` is that of rank 0.
 
-        Waits for the save before. Raises `CheckpointError` if that one failed, and `TrainingError` for a weight that is
-        not finite: from such a checkpoint nothing could go on.
+        Waits for the previous save. Raises `CheckpointError` if that one failed, and `TrainingError` for a weight that
+        is not finite, from which no run could be resumed.
         """
         self.wait()
         self._check_finite(checkpoint)
         staged = self._stager.stage({**checkpoint.model, **checkpoint.optimiser})
         assert isinstance(staged, dict)
-        # A daemon: after an error elsewhere the program must be able to end, and an unfinished folder harms nobody.
+        # A daemon: after an error elsewhere the program must be able to end; an unfinished folder does no harm.
         self._thread = threading.Thread(
             target=self._write, args=(staged, checkpoint.step, checkpoint.state, best), name="checkpoint", daemon=True
         )
@@ -123,7 +123,7 @@ class ShardedCheckpoints(Checkpoints):
             self._together(final, lambda: self._publish(fresh, step, checksums, run, best))
         except CheckpointError as error:
             self._error = error
-        except BaseException as error:  # the group is gone, or a fault of the program: the run must hear of it
+        except BaseException as error:  # a lost process group or a bug: the run must be told
             self._error = CheckpointError(f"the checkpoint {final} was not written: {type(error).__name__}: {error}")
         if self._error is not None and self._ranks.is_main:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -136,11 +136,11 @@ class ShardedCheckpoints(Checkpoints):
             dcp.save(staged, storage_writer=writer, process_group=self._group)
         except dcp.CheckpointException as error:
             own = error.failures.get(self._ranks.rank)
-            if own is not None:  # else it is the fault of another rank, which says so itself
+            if own is not None:  # else another rank raises it
                 raise own[0] from error
 
     def _checksums(self, fresh: Path) -> dict[str, str]:
-        """Push this rank's files to the disk; returns their checksums by name."""
+        """Flush the files of this rank to the disk; returns their checksums by name."""
         own = sorted(fresh.glob(f"shard-{self._ranks.rank + 1:05d}-*"))
         for path in own:
             sync_file(path)
@@ -154,7 +154,7 @@ class ShardedCheckpoints(Checkpoints):
             self._on_disk.prune(just_saved=step, best=best)
 
     def _together(self, final: Path, work: Callable[[], T]) -> list[T]:
-        """Do `work` on every rank; returns what each of them gave. Raises the first error on all of them."""
+        """Run `work` on every rank; returns the results of all. Raises the first error on all of them."""
         try:
             with disk_errors("the checkpoint", final):
                 mine: tuple[T | None, str | None, str | None] = (work(), None, None)
@@ -172,23 +172,23 @@ class ShardedCheckpoints(Checkpoints):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are there, as rank 0 sees them. Waits for the save that is under way."""
+        """Steps of the checkpoints, as rank 0 sees them. Waits for the save in the background."""
         self.wait()
         return self._ranks.share(self._on_disk.steps)
 
     def sweep(self) -> list[str]:
-        """Remove what an interrupted save left behind; returns the names."""
+        """Remove the remains of an interrupted save; returns their names."""
         return self._ranks.share(self._on_disk.sweep)
 
     def read_run(self, step: int) -> dict[str, Any]:
-        """What the state of a checkpoint says, without its tensors."""
+        """The state of the run in a checkpoint, without its tensors."""
         return self._ranks.share(lambda: self._on_disk.read_run(step))
 
     def load(self, step: int) -> Checkpoint:
-        """Read a checkpoint, sharded or plain: of every tensor the rows that this rank holds of it, as DTensors.
+        """Read a checkpoint, sharded or plain: the rows of each tensor that this rank holds, as DTensors.
 
-        Raises `DamagedCheckpointError`, on every rank, that names the file which is missing or damaged, and
-        `CheckpointError` that names the first tensor which does not fit the model.
+        Raises `DamagedCheckpointError`, on every rank, that names the file that is missing or damaged, and
+        `CheckpointError` that names the first tensor that does not fit the model.
         """
         self.wait()
         folder = self.path(step)
@@ -228,7 +228,7 @@ def _make_empty(folder: Path) -> None:
 
 
 def _room_for(weights: Mapping[str, Tensor], found: Mapping[str, tuple[torch.Size, torch.dtype]]) -> dict[str, Tensor]:
-    """A tensor to read into for each one that was found, divided as the weight that it is, or belongs to."""
+    """An empty tensor for each tensor in a checkpoint, divided as the weight that it is, or that it belongs to."""
     for name, weight in weights.items():
         if name not in found:
             raise CheckpointError(f"tensor {name} {list(weight.shape)} is missing")

@@ -1,8 +1,8 @@
-"""The tensors of a sharded checkpoint: which files they are in, and how one process reads them whole.
+"""The files of a sharded checkpoint: which tensors they contain, and how one process reads them whole.
 
 Files are those of the safetensors writer of `torch.distributed.checkpoint`: each rank's share of the weights
-(shard-00001-model-00001-of-00002.safetensors) and of the optimisers' state (…-00002-of-00002), with the place of every
-share in the header. Its reader takes any cut of any tensor out of them, or out of a plain safetensors file.
+(shard-00001-model-00001-of-00002.safetensors) and of the optimisers' state (…-00002-of-00002), with the position of
+every share in the header. Its reader can read any rows of any tensor from them, or from a plain safetensors file.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def is_optimiser_state(name: str) -> bool:
 
 
 def file_numbers(names: Iterable[str]) -> dict[str, int]:
-    """Which of a rank's files each tensor goes into: weights into the first, optimisers' state into the second."""
+    """The number of the file of each tensor: weights in the first, optimisers' state in the second."""
     return {name: 2 if is_optimiser_state(name) else 1 for name in names}
 
 
 def shapes_in(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Shape and number format of every tensor in a folder, whole, read from the headers of its files."""
+    """Shape and dtype of every whole tensor in a folder, from the headers of its files."""
     from torch.distributed.checkpoint import HuggingFaceStorageReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -43,12 +43,12 @@ def shapes_in(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 def read_whole(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(weights, optimisers' state) of a sharded checkpoint, put together in the memory of this process alone."""
+    """(weights, optimisers' state) of a sharded checkpoint, whole, in the memory of this process."""
     from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorageReader, load
 
     tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in shapes_in(folder).items()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that it reads in one process: that is what is wanted here
+        warnings.simplefilter("ignore", UserWarning)  # it warns that it reads in one process, as intended
         try:
             load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
         except CheckpointException as error:

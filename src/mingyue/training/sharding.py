@@ -1,8 +1,8 @@
-"""Sharding: a model of which every rank holds its share, made whole block by block while it computes (FSDP2).
+"""Sharding: a model divided over ranks, whose blocks are gathered one by one while it computes (FSDP2).
 
 Each block is a unit of `torch.distributed.fsdp.fully_shard`, and so is what is left of the model: embeddings, final
 norm, output layer. Weights, gradients and the optimisers' state lie divided over the ranks, by rows. A unit's weights
-are gathered before it computes, and forgotten afterwards; its gradients are summed over the ranks and divided again
+are gathered before it computes, and freed afterwards; its gradients are summed over the ranks and divided again
 (Zhao et al. 2023, "PyTorch FSDP", after ZeRO, Rajbhandari et al. 2020).
 
 Two things differ from the usual use. Losses here are sums that are divided by the tokens of all ranks, so gradients are
@@ -35,7 +35,7 @@ from mingyue.training.names import clean_name
 from mingyue.training.recompute import recompute_blocks
 
 _ENTRIES = ("encode", "hidden")
-"""What training calls of a model, besides `forward`: they read weights that belong to no block."""
+"""Methods of a model, besides `forward`, that training calls: they use weights that belong to no block."""
 
 
 def build_sharded(
@@ -43,8 +43,8 @@ def build_sharded(
 ) -> Transformer:
     """A new model, divided over all ranks; its weights are those of `build_model(config, seed=seed)`.
 
-    It may be larger than one device: no rank ever holds more than its share and one whole weight. `recompute` and
-    `compiled` are done to every block, inside of its unit. Every rank has to call this, with the process group ready.
+    It may be larger than one device: no rank holds more than its share and one whole weight. `recompute` and `compiled`
+    apply to every block, inside its unit. Every rank has to call this, in an initialised process group.
 
     Raises `SettingsError` for fp16: its loss scaler does not know of shards.
     """
@@ -58,7 +58,7 @@ def build_sharded(
         recompute_blocks(model)
     if compiled:
         for block in model.every_block():
-            # The forward alone, not the call: gathering and dividing stay outside of what is compiled.
+            # Only the forward, not the call: gathering and resharding are not compiled.
             block.forward = torch.compile(block.forward)
     _divide(model, init_device_mesh(runtime.device.type, (dist.get_world_size(),)), _policy(runtime))
     model.to_empty(device=runtime.device)
@@ -68,7 +68,7 @@ def build_sharded(
 
 
 def put(target: Tensor, whole: Tensor) -> None:
-    """Copy a whole tensor into one that may be divided: each rank takes its rows."""
+    """Copy a whole tensor into one that may be divided: each rank copies its rows."""
     if isinstance(target, DTensor):
         target.to_local().copy_(local_rows(whole, target))
     else:
@@ -82,7 +82,7 @@ def local_rows(whole: Tensor, like: DTensor) -> Tensor:
 
 
 def row_range(rows: int, rank: int, ranks: int) -> tuple[int, int]:
-    """Which rows a rank holds: equal pieces, rounded up, as long as there are rows."""
+    """The rows that a rank holds: equal parts, rounded up, while there are rows."""
     each = -(-rows // ranks)
     return min(rank * each, rows), min((rank + 1) * each, rows)
 
@@ -128,9 +128,9 @@ class ShardedGradients:
 
 
 def in_step(batches: Iterable[AnyBatch], model: Transformer, ranks: Ranks) -> Iterator[AnyBatch]:
-    """This rank's batches, and after them empty ones as long as another rank has any left.
+    """The batches of this rank, followed by empty ones until every rank has as many.
 
-    The ranks of a sharded model compute together, so each has to take part as often as the others.
+    The ranks of a sharded model compute together, so each has to run as many passes as the others.
     """
     own = iter(batches)
     while True:
@@ -148,7 +148,7 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
     """
     end_forward(model)
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    copied = dist.get_world_size() > 1  # one rank's share is the whole weight, and must not move under its reader
+    copied = dist.get_world_size() > 1  # the share of a single rank is the weight itself, which later steps change
     return {
         clean_name(name): tensor if copied else tensor.clone()
         for name, tensor in state.items()
@@ -157,7 +157,7 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def make_buffers(model: Transformer, device: torch.device) -> None:
-    """Make the tables of positions again from the config: they are no weights, and no checkpoint has them."""
+    """Compute the tables of positions from the config: they are not weights, and not in checkpoints."""
     for module in model.modules():
         if isinstance(module, Positions):
             for name, buffer in make_positions(model.config).named_buffers():
@@ -165,7 +165,7 @@ def make_buffers(model: Transformer, device: torch.device) -> None:
 
 
 def _empty_batch(model: Transformer) -> AnyBatch:
-    """A batch of one token without a loss: it adds exactly 0 to everything."""
+    """A batch of one token without a loss: it adds exactly 0 to loss and gradients."""
     ids_BT, targets_BT = torch.zeros((1, 1), dtype=torch.int64), torch.full((1, 1), IGNORE)
     if isinstance(model, EncoderDecoder):
         return PairBatch(ids_BT, None, ids_BT, targets_BT, tokens=0)
@@ -202,7 +202,7 @@ def _unit(modules: nn.Module | list[nn.Module], mesh: DeviceMesh, policy: MixedP
 
 
 def _policy(runtime: Runtime) -> MixedPrecisionPolicy:
-    """Blocks are gathered in the format that they compute in, which halves what is sent; sums are taken in fp32."""
+    """Blocks are gathered in the dtype that they compute in, which halves the traffic; sums are computed in fp32."""
     if runtime.dtype is torch.float32:
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(param_dtype=runtime.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
