@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from mingyue.bundle import Bundle
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.config.base import Settings
 from mingyue.models import DecoderOnly, EncoderDecoder
-from mingyue.text import Tokenizer
 
 ConfigType = TypeVar("ConfigType", ModelConfig, EncoderDecoderConfig)
 ModuleType = TypeVar("ModuleType", DecoderOnly, EncoderDecoder)
@@ -17,25 +17,16 @@ SettingsType = TypeVar("SettingsType", bound=Settings)
 class LoadedModel(Generic[ConfigType, ModuleType]):
     """A trained model with its tokenizer, loaded from a model folder or from a checkpoint of a run."""
 
-    def __init__(
-        self,
-        config: ConfigType,
-        module: ModuleType,
-        tokenizer: Tokenizer,
-        training: dict[str, Any],
-        *,
-        unseen: tuple[int, ...],
-        checkpoint: int | None,
-    ) -> None:
+    def __init__(self, bundle: Bundle[ModuleType], config: ConfigType, *, checkpoint: int | None) -> None:
         self.config = config
         """Every size and choice of the model."""
-        self.module = module
+        self.module = bundle.model
         """The PyTorch module."""
-        self.tokenizer = tokenizer
+        self.tokenizer = bundle.tokenizer
         """The tokenizer; of an encoder-decoder model, that of the target side."""
-        self.training = training
+        self.training = bundle.training
         """The content of training.json."""
-        self.unseen = unseen
+        self.unseen = bundle.unseen
         """Ids that do not occur in the training text (the targets, for pairs); generated only with `allow_unseen`."""
         self.checkpoint = checkpoint
         """The step of the checkpoint that was loaded; None for a model folder."""

@@ -21,7 +21,7 @@ from mingyue.runs import pair_config, run_config
 from mingyue.runtime import choose_runtime
 from mingyue.training import Checkpoints, RunFolder
 
-ModelT = TypeVar("ModelT", DecoderOnly, EncoderDecoder)
+ModuleType = TypeVar("ModuleType", DecoderOnly, EncoderDecoder)
 
 
 def load(path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None) -> Model:
@@ -107,12 +107,12 @@ def check_has_checkpoint(folder: RunFolder) -> None:
 
 
 @dataclass(frozen=True)
-class _Kind(Generic[ModelT]):
+class _Kind(Generic[ModuleType]):
     """What differs between the two architectures when a model is loaded."""
 
     of_pairs: bool
-    model_class: type[ModelT]
-    untrained: Callable[[RunFolder, TrainSettings], Bundle[ModelT]]
+    model_class: type[ModuleType]
+    untrained: Callable[[RunFolder, TrainSettings], Bundle[ModuleType]]
     """The tokenizers of a run, with a model of its sizes. Raises `DataError` when the prepared data is damaged."""
     refusal: tuple[str, str]
     """Message and advice for a run of the other kind."""
@@ -156,8 +156,8 @@ _ENCODER_DECODER = _Kind(
 
 
 def _load(
-    kind: _Kind[ModelT], path: str | Path, device: str | None, threads: int | None, step: int | None
-) -> tuple[Bundle[ModelT], int | None]:
+    kind: _Kind[ModuleType], path: str | Path, device: str | None, threads: int | None, step: int | None
+) -> tuple[Bundle[ModuleType], int | None]:
     """The bundle, and the step of its checkpoint where it is from a run that has not ended."""
     chosen = choose_runtime(device, "fp32", threads).device
     found = find_model(path, step)

@@ -20,14 +20,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
     """A trained decoder-only model with its tokenizer. `mingyue.load` returns one."""
 
     def __init__(self, bundle: Bundle[DecoderOnly], *, checkpoint: int | None = None) -> None:
-        super().__init__(
-            bundle.model.config,
-            bundle.model,
-            bundle.tokenizer,
-            bundle.training,
-            unseen=bundle.unseen,
-            checkpoint=checkpoint,
-        )
+        super().__init__(bundle, bundle.model.config, checkpoint=checkpoint)
         self.starts_with_bos = bundle.starts_with_bos
         """Whether BOS precedes every text, as in the training data."""
         self._begin_id = bundle.begin_id

@@ -74,14 +74,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
     """A trained encoder-decoder model with its tokenizers. `mingyue.load_translator` returns one."""
 
     def __init__(self, bundle: Bundle[EncoderDecoder], *, checkpoint: int | None = None) -> None:
-        super().__init__(
-            bundle.model.config,
-            bundle.model,
-            bundle.tokenizer,
-            bundle.training,
-            unseen=bundle.unseen,
-            checkpoint=checkpoint,
-        )
+        super().__init__(bundle, bundle.model.config, checkpoint=checkpoint)
         self.source_tokenizer = bundle.source_tokenizer
         """The tokenizer of the source side; the same object as `tokenizer` where both sides share a vocabulary."""
 

@@ -7,6 +7,7 @@ neither. What is computed stays in one place: the object runs the `forward` of t
 
 from __future__ import annotations
 
+from functools import cache
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -33,7 +34,13 @@ def _plain(module: nn.Module) -> Any:  # noqa: ANN401  (has the interface of a m
         return [_plain(child) for child in module]
     if not type(module).__module__.startswith(_KNOWN) or any(getattr(module, hooks) for hooks in _HOOKS):
         return module
-    return _SPECIAL.get(type(module), _Plain)(module)
+    return (_SPECIAL.get(type(module)) or _plain_class(type(module)))(module)
+
+
+@cache
+def _plain_class(kind: type[nn.Module]) -> type[_Plain]:
+    """Objects of this class are called directly through the `forward` of `kind`, without a function in between."""
+    return type(f"_Plain{kind.__name__}", (_Plain,), {"__call__": kind.forward})
 
 
 class _Plain:
@@ -44,10 +51,6 @@ class _Plain:
         self.__dict__.update({name: child and _plain(child) for name, child in values["_modules"].items()})
         self.training = False
         self._class = type(module)
-        self._forward = type(module).forward
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        return self._forward(self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         for base in self._class.__mro__:
