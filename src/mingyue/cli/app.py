@@ -23,29 +23,10 @@ _make = Group.create_ordered("Make a model")
 _use = Group.create_ordered("Use a model")
 _around = Group.create_ordered("Around it")
 
-_INSPECT = """Look inside a model: attention, vectors, what each layer would say, every shape; or all in one page.
+_INSPECT = """Look inside a model: attention, vectors, predictions of each layer, shapes; or all in one page.
 
-attention: who looks at whom, in every layer and head
-    mingyue inspect runs/poems attention --text 床前明月光
-lens: what each layer would say next, at each place
-    mingyue inspect runs/poems lens --text 床前明月光
-surprise: how unlikely each token was, and what was expected instead
-    mingyue inspect runs/poems surprise --text 床前明月光
-trace: every step from ids to loss: shapes, parameters, FLOPs, source line
-    mingyue inspect runs/poems trace --text 床前明月光
-heads: what each head does, and what the loss becomes without it
-    mingyue inspect runs/poems heads
-vectors: one word in several texts, layer by layer
-    mingyue inspect runs/poems vectors --word 月 --texts 明月光 望明月
-neighbours: the words whose embeddings are nearest
-    mingyue inspect runs/poems neighbours --word 月
-film: attention being learned, of a run that was trained with --watch
-    mingyue inspect runs/poems film --out film.html
-report: all of it but the film in one page
-    mingyue inspect runs/poems report --text 床前明月光
-
-Tables are printed; --out writes pictures. Layers, heads and places are counted
-from 0."""
+Tables are printed; --out writes pictures. Layers, heads and positions are counted from 0.
+`mingyue inspect VIEW --help` lists the options of a view."""
 
 _VERBS = (
     ("train", _make, "Train a model on text: files, folders, standard input, or a known corpus."),

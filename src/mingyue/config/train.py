@@ -213,7 +213,7 @@ class RunSettings(Settings):
     """Prompt of those samples."""
     watch: str = ""
     """A text (for pairs: one to translate) whose attention and lens are kept at each checkpoint, for
-    `mingyue inspect RUN film`; none = nothing is kept."""
+    `mingyue inspect film RUN`; none = nothing is kept."""
     average_last: Positive = 1
     """At the end, average the weights of the last so many checkpoints (the paper, section 6.1); 1 = no averaging."""
     patience: Positive | None = None

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mingyue.inspection.command import Progress
 from mingyue.inspection.parts import AttentionPart
 from mingyue.inspection.patterns import Probe
 from mingyue.inspection.subject import Subject
@@ -26,8 +27,6 @@ from mingyue.nn import Taps
 MOST_LOGITS = 1 << 24
 """Of one batch: 64 MiB."""
 
-Progress = Callable[[int, int], None]
-"""Gets how much is done, and how much there is in all."""
 Floats = NDArray[np.float64]
 _Module = TypeVar("_Module", bound=nn.Module)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mingyue.charts import Chart, matrix_chart, matrix_grid
 from mingyue.inspection.arrays import to_lists
+from mingyue.inspection.command import ONE_TEXT, Command, Option
 from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
@@ -255,3 +256,13 @@ def _part_dict(part: PartWeights) -> dict[str, Any]:
         "weights_LHTS": to_lists(part.weights_LHTS),
         **statistics,
     }
+
+
+COMMAND = Command(
+    attention_view,
+    options=(
+        *ONE_TEXT,
+        Option("layer", int, "Layer to show, counted from 0; with --head the weights of that one head.", "all"),
+        Option("head", int, "Head to show, counted from 0.", "all"),
+    ),
+)

@@ -12,6 +12,7 @@ from mingyue.charts import Chart, TextMark, line_chart
 from mingyue.charts.film import Film, Scene, SceneMaps
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import place_label, share, shown, to_lists
+from mingyue.inspection.command import FILE, SOURCE, TEXT, Command, Inspected
 from mingyue.inspection.frames import SIDE, Frame
 from mingyue.inspection.parts import PART_NAMES
 from mingyue.inspection.view import View
@@ -207,3 +208,10 @@ def _spread(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})
+
+
+def _film_of_run(inspected: Inspected) -> View:
+    return inspected.film()
+
+
+COMMAND = Command(_film_of_run, options=(TEXT, FILE, SOURCE), texts="optional")

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mingyue.charts import Chart
-from mingyue.inspection.ablation import Ablated, Progress, ablate_heads
+from mingyue.inspection.ablation import Ablated, ablate_heads
 from mingyue.inspection.arrays import to_lists
+from mingyue.inspection.command import FILE, SEED, SOURCE, STEP, TARGET, TEXTS, Command, Inspected, Progress, Text
 from mingyue.inspection.heads_shown import heads_table, label_chart, worth_chart
 from mingyue.inspection.labels import PartHeads, Source
 from mingyue.inspection.parts import Part, attention_parts
@@ -27,8 +28,6 @@ MOST_TOKENS = 1024
 """Of the texts given, all together; the rest is left out, and the view says so."""
 
 Floats = NDArray[np.float64]
-Text = Reading | str | tuple[str, str]
-"""A text as it was read, or to be read: of a model of pairs (source, target)."""
 
 
 @dataclass(frozen=True)
@@ -171,3 +170,17 @@ def _part_dict(part: PartHeads) -> dict[str, Any]:
         "zero_LH": lists(part.zero_LH),
         "mean_LH": lists(part.mean_LH),
     }
+
+
+def _heads_of_inspection(
+    inspected: Inspected, *, texts: Sequence[str] = (), seed: int = 0, progress: Progress | None = None
+) -> HeadsView:
+    return heads_view(inspected.subject, probes=inspected.probes(texts) or None, seed=seed, progress=progress)
+
+
+COMMAND = Command(
+    _heads_of_inspection,
+    options=(TEXTS, FILE, SOURCE, TARGET, STEP, SEED),
+    texts="any number",
+    slow=True,
+)

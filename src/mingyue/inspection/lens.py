@@ -24,6 +24,7 @@ from mingyue.inspection.arrays import (
     to_numpy,
 )
 from mingyue.inspection.capture import capture
+from mingyue.inspection.command import ONE_TEXT, Command, Option
 from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import name_of
@@ -329,3 +330,18 @@ def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> 
         source=reading.source,
         printed=printed,
     )
+
+
+COMMAND = Command(
+    lens_view,
+    options=(
+        *ONE_TEXT,
+        Option(
+            "top",
+            int,
+            "Predictions kept per layer and position. The table shows the first, with --top up to 3; "
+            "--out FILE.html shows 25 on hover, --json all.",
+            _TOP,
+        ),
+    ),
+)

@@ -11,6 +11,7 @@ from torch import nn
 from mingyue.charts import Chart, bar_chart
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import Floats, Ints, shown, to_lists, to_numpy
+from mingyue.inspection.command import STEP, Command, Option
 from mingyue.inspection.subject import Subject
 from mingyue.inspection.tokens import name_of, spelled
 from mingyue.inspection.view import View
@@ -111,16 +112,16 @@ class NeighboursView(View):
         return ("" if language == "zh" else " ").join(note.of(language) for note in (*self.notes, _LEFT_OUT))
 
 
-def neighbours_view(subject: Subject, word: str, *, count: int = 10) -> NeighboursView:
-    """The `count` nearest tokens to `word` by cosine, in the input table and in the output table (or the one of both).
+def neighbours_view(subject: Subject, word: str, *, top: int = 10) -> NeighboursView:
+    """The `top` nearest tokens to `word` by cosine, in the input table and in the output table (or the one of both).
 
     Of a model of pairs with two vocabularies, in those tables whose tokenizer has the word. A word has one row only if
     it is one token: for several, `NothingToShowError` names them (a mean of rows would be a vector that the model never
     reads). A word that is one token only behind a space is looked up so. Ids that spell nothing by themselves (marks,
-    parts of characters) are left out. Raises `SettingsError` for a count below 1.
+    parts of characters) are left out. Raises `SettingsError` for `top` below 1.
     """
-    if count < 1:
-        raise SettingsError(f"{count} neighbours cannot be shown: give at least 1")
+    if top < 1:
+        raise SettingsError(f"{top} neighbours cannot be shown: give at least 1")
     if not word:
         raise NothingToShowError(Words("there is no word to look for: it is empty", "要找的词是空的"))
     nearest: list[Nearest] = []
@@ -131,7 +132,7 @@ def neighbours_view(subject: Subject, word: str, *, count: int = 10) -> Neighbou
         if index is None or index >= len(table):
             refused[name.en] = tokenizer
             continue
-        nearest.append(_nearest(name, table, tokenizer, index, count))
+        nearest.append(_nearest(name, table, tokenizer, index, top))
         if tokenizer.decode([index]) != word and tokenizer.token_text(index).startswith(" "):
             note = Words(
                 f"As a token the word has a space before it: {tokenizer.token_text(index)!r}.",
@@ -182,11 +183,11 @@ def _several(word: str, tokenizer: Tokenizer) -> NothingToShowError:
     )
 
 
-def _nearest(name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, count: int) -> Nearest:
+def _nearest(name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, top: int) -> Nearest:
     lengths_V = np.linalg.norm(table_VM, axis=1)
     cosines_V = table_VM @ table_VM[index] / np.maximum(lengths_V * lengths_V[index], 1e-30)
     others = np.array([i for i in range(len(table_VM)) if i != index and spelled(tokenizer, i)], dtype=np.int64)
-    best_K = others[np.argsort(-cosines_V[others], kind="stable")[:count]]
+    best_K = others[np.argsort(-cosines_V[others], kind="stable")[:top]]
     return Nearest(
         table=name,
         token=index,
@@ -200,3 +201,14 @@ def _nearest(name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, co
 
 def _title(one: Nearest, language: Language) -> str:
     return Words(f'Nearest to "{one.piece}": {one.table.en}', f"与“{one.piece}”最近：{one.table.zh}").of(language)
+
+
+COMMAND = Command(
+    neighbours_view,
+    options=(
+        Option("word", str, "Word whose nearest tokens are listed; one token of the model."),
+        Option("top", int, "Tokens listed.", 10),
+        STEP,
+    ),
+    texts="none",
+)

@@ -13,6 +13,7 @@ from torch import Tensor
 from mingyue.charts import Chart, TextMark, text_chart
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import Floats, Ints, share, shown, to_lists, to_numpy
+from mingyue.inspection.command import ONE_TEXT, Command, Option
 from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import name_of, spelled
@@ -255,3 +256,10 @@ def _view(subject: Subject, reading: Reading, found: Ranked, n_kept: int, stride
         stride=stride,
         source=reading.source,
     )
+
+
+COMMAND = Command(
+    surprise_view,
+    options=(*ONE_TEXT, Option("top", int, "Likeliest tokens shown per position.", 5)),
+    any_length=True,
+)

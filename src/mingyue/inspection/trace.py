@@ -15,6 +15,7 @@ from torch import Tensor
 from mingyue.charts import Chart
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.inspection import trace_shown
+from mingyue.inspection.command import ONE_TEXT, Command
 from mingyue.inspection.recording import Operation, Recorder
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.trace_steps import INPUT, Rule, kind_of, rule_of
@@ -294,3 +295,6 @@ class _Tracer:
         if head in ("attention", "feedforward"):
             return prefix + head
         return {"cross_attention": "cross-attention", "source_embedding": "source embedding"}.get(head, head)
+
+
+COMMAND = Command(trace_view, options=ONE_TEXT)

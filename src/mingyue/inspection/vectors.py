@@ -13,6 +13,7 @@ from mingyue.errors import GenerationError
 from mingyue.inspection import vectors_shown
 from mingyue.inspection.arrays import Floats, Ints, stream_places, to_lists, to_numpy
 from mingyue.inspection.capture import capture
+from mingyue.inspection.command import FILE, SEED, STEP, TEXTS, Command, Option
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import decoded, occurrences
 from mingyue.inspection.view import View
@@ -288,3 +289,17 @@ def _short(text: str, most: int = 40) -> str:
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
     return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
+COMMAND = Command(
+    vectors_view,
+    options=(
+        Option("word", str, "Word to follow through the layers."),
+        Option("texts", list[str], "Texts that contain the word (same as --text, repeated)."),
+        TEXTS,
+        FILE,
+        STEP,
+        SEED,
+    ),
+    texts="compared",
+)
