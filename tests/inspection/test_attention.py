@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mingyue.errors import GenerationError, SettingsError
-from mingyue.inspection import weights as shown_weights
+from mingyue.inspection import attention_weights as shown_weights
 from mingyue.inspection.attention import attention_view
 from mingyue.nn import Taps
 

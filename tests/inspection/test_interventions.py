@@ -12,7 +12,7 @@ import torch
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection import capture, interventions
 from mingyue.inspection.interventions import edited_logits, patching, replace_vector, switch_off
-from mingyue.inspection.parts import place_names
+from mingyue.inspection.taps import tap_names
 
 PARTS = {
     "encoder": "encoder.blocks.1.attention.heads",
@@ -30,7 +30,7 @@ def test_the_example_of_the_module_runs():
 def test_a_head_that_is_off_changes_what_comes_after_it_and_nothing_before(lively):
     subject = lively()
     reading = subject.read("abcabc")
-    places = place_names(subject)
+    places = tap_names(subject)
     plain = capture(subject, reading, "*").values
     edited = capture(subject, reading, "*", switch_off(1, 2)).values
     at = places.index("blocks.1.attention.heads")
@@ -180,11 +180,11 @@ def test_places_of_both_texts_are_not_patched_together(lively_pairs):
 
 
 def test_names_of_places_are_those_of_the_running_code(lively, lively_pairs):
-    places = place_names(lively())
+    places = tap_names(lively())
     assert places[:2] == ("embeddings", "blocks.0.attention.query")
     assert places[-2:] == ("final", "logits")
     assert len(places) == 3 + 2 * 11
-    assert "decoder.blocks.1.cross_attention.weights" in place_names(lively_pairs())
+    assert "decoder.blocks.1.cross_attention.weights" in tap_names(lively_pairs())
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

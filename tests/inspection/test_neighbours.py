@@ -83,7 +83,7 @@ def test_a_word_that_is_one_token_behind_a_space_is_found_so(lively):
     words = train_bpe(["a king a king a queen a king "] * 50, vocab_size=270)
     assert len(words.encode(" king")) == 1 < len(words.encode("king"))
     view = neighbours_view(Subject(lively(vocab_size=words.vocab_size).module, words), "king")
-    assert view.nearest[0].piece == " king"
+    assert view.nearest[0].piece == "␣king"
     assert "space before it" in view.tables("en")[0].note
 
 

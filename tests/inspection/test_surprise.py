@@ -27,7 +27,7 @@ def test_the_sum_and_every_token_are_those_of_score(lively, starts_with_bos, tex
     assert view.nats_per_token == pytest.approx(wanted.nats_per_token, abs=1e-5)
     expected = [math.nan if token.logprob is None else token.logprob for token in wanted.tokens]
     np.testing.assert_allclose(view.logprob_N, expected, atol=1e-5)
-    assert view.pieces_N == tuple(token.text for token in wanted.tokens)
+    assert view.pieces_N == tuple(token.text.replace(" ", "␣") for token in wanted.tokens)
 
 
 def test_the_first_token_without_a_start_mark_has_no_colour_and_says_why(lively):
@@ -89,7 +89,7 @@ def test_line_ends_of_the_text_end_lines_of_the_picture(lively):
     subject = Subject(lively(vocab_size=words.vocab_size).module, words)
     view = surprise_view(subject, subject.read("a\nb字"))
     assert view.texts_N == ("a", "\n", "b", "<E5>", "<AD>", "<97>")
-    assert view.pieces_N[1] == "\\n"
+    assert view.pieces_N[1] == "⏎"
 
 
 def test_a_text_of_one_token_has_nothing_to_count(lively):

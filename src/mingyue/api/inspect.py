@@ -16,7 +16,7 @@ from mingyue.api.translator import Translator
 from mingyue.errors import SettingsError
 from mingyue.inspection import Captured, capture
 from mingyue.inspection.capture import checked
-from mingyue.inspection.parts import check_places
+from mingyue.inspection.taps import check_taps
 from mingyue.nn import Taps
 from mingyue.words import Language, TextTable
 
@@ -186,14 +186,14 @@ class Inspection(InspectedModel):
         Without edits these are the numbers of `Model.logits`. Raises `SettingsError` for a tap that the model does not
         have, and for an edit that returns no tensor like the one that it received.
         """
-        check_places(self.subject, edits or ())
+        check_taps(self.subject, edits or ())
         with torch.inference_mode():
             return self.subject.logits(self.reading, Taps((), checked(edits)) if edits else None)
 
     def capture(self, places: Iterable[str], edits: Mapping[str, Edit] | None = None) -> Captured:
         """One forward pass with the values at `places` kept: taps or patterns, such as `blocks.*.attention.weights`."""
         places = [places] if isinstance(places, str) else list(places)
-        check_places(self.subject, [*places, *(edits or ())])
+        check_taps(self.subject, [*places, *(edits or ())])
         return capture(self.subject, self.reading, places, edits)
 
     def patching(

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mingyue.inspection.command import Progress
+from mingyue.inspection.head_patterns import Probe
 from mingyue.inspection.parts import AttentionPart
-from mingyue.inspection.patterns import Probe
 from mingyue.inspection.subject import Subject
 from mingyue.models import EncoderDecoder, Transformer
 from mingyue.nn import Taps
@@ -65,7 +65,7 @@ def ablate_heads(
 
 def _needed(parts: Sequence[AttentionPart]) -> Iterator[str]:
     for part in parts:
-        yield from (part.place(layer, "heads") for layer in range(part.n_layers))
+        yield from (part.tap(layer, "heads") for layer in range(part.n_layers))
         yield from (_entry(part, layer) for layer in range(part.n_layers))
         if part.name in ("decoder", "cross"):
             yield "encoder.blocks.*.output"
@@ -88,7 +88,7 @@ def _losses(logits_BTV: Tensor, probe: Probe) -> Tensor:
 
 def _without_heads(module: Transformer, part: AttentionPart, layer: int, probe: Probe, before: Taps) -> Tensor:
     """losses_2H: each head of the layer switched off, by zeros and by its mean."""
-    heads_BHTD = before.values[part.place(layer, "heads")]
+    heads_BHTD = before.values[part.tap(layer, "heads")]
     mean_HD = heads_BHTD.mean(dim=(0, 2))
     instead_RD = torch.cat([torch.zeros_like(mean_HD), mean_HD])
     head_R = torch.arange(part.n_heads, device=heads_BHTD.device).repeat(2)
@@ -100,7 +100,7 @@ def _without_heads(module: Transformer, part: AttentionPart, layer: int, probe: 
         chunk = slice(start, start + at_once)
         n_copies = len(head_R[chunk])
         edits = {
-            part.place(0, "heads"): _replace_heads(head_R[chunk], instead_RD[chunk]),
+            part.tap(0, "heads"): _replace_heads(head_R[chunk], instead_RD[chunk]),
             **{
                 place: _put(before.values[source].repeat(n_copies, 1, 1))
                 for place, source in _inputs(part, layer, module)

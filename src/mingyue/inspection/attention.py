@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from mingyue.charts import Chart, matrix_chart, matrix_grid
 from mingyue.inspection.arrays import to_lists
+from mingyue.inspection.attention_weights import PartWeights, check_size, part_weights
 from mingyue.inspection.command import ONE_TEXT, Command, Option
+from mingyue.inspection.labels import head_label, layer_label
 from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.inspection.weights import PartWeights, check_size, part_weights
 from mingyue.words import Language, TextTable, Words
 
 MOST_TOKENS_AS_NUMBERS = 16
@@ -91,18 +92,6 @@ def _number(value: float, digits: int = 2) -> str:
     return "" if np.isnan(value) else f"{value:.{digits}f}"
 
 
-def _visible(piece: str) -> str:
-    return piece.replace(" ", "␣")
-
-
-def _layer_title(layer: int, language: Language) -> str:
-    return Words(f"layer {layer}", f"第 {layer} 层").of(language)
-
-
-def _head_title(head: int, language: Language) -> str:
-    return Words(f"head {head}", f"头 {head}").of(language)
-
-
 def _block_note(part: PartWeights, language: Language) -> str:
     if not part.in_blocks:
         return ""
@@ -118,7 +107,7 @@ def _tokens_note(part: PartWeights, language: Language) -> str:
     """The text, for a picture: it has no room for tokens along every map."""
 
     def listed(pieces: Sequence[str]) -> str:
-        return " ".join(map(_visible, pieces[:MOST_TOKENS_TOLD])) + (" …" if len(pieces) > MOST_TOKENS_TOLD else "")
+        return " ".join(pieces[:MOST_TOKENS_TOLD]) + (" …" if len(pieces) > MOST_TOKENS_TOLD else "")
 
     rows, columns = listed(part.query_pieces), listed(part.key_pieces)
     if rows == columns:
@@ -136,8 +125,8 @@ def _grid(part: PartWeights, language: Language) -> Chart:
     return matrix_grid(
         PART_NAMES[part.part].of(language),
         part.weights_LHTS,
-        row_titles=[_layer_title(layer, language) for layer in part.layers],
-        column_titles=[_head_title(head, language) for head in part.heads],
+        row_titles=[layer_label(layer, language) for layer in part.layers],
+        column_titles=[head_label(head, language) for head in part.heads],
         row_labels=part.rows,
         column_labels=part.columns,
         low=0.0,
@@ -149,7 +138,7 @@ def _grid(part: PartWeights, language: Language) -> Chart:
 def _map_title(part: PartWeights, language: Language) -> str:
     (layer,), (head,) = part.layers, part.heads
     comma = Words(", ", "，").of(language)
-    where = comma.join([_layer_title(layer, language), _head_title(head, language)])
+    where = comma.join([layer_label(layer, language), head_label(head, language)])
     return Words(f"{PART_NAMES[part.part].en}, {where}", f"{PART_NAMES[part.part].zh}，{where}").of(language)
 
 
@@ -202,17 +191,17 @@ def _heads_table(part: PartWeights, language: Language) -> TextTable:
 def _pairs(part: PartWeights) -> list[str]:
     places = part.statistics.strongest_LH2.reshape(-1, 2)
     return [
-        f"{_visible(part.query_pieces[query])} → {_visible(part.key_pieces[key])} {weight:.2f}"
+        f"{part.query_pieces[query]} → {part.key_pieces[key]} {weight:.2f}"
         for (query, key), weight in zip(places, part.statistics.strongest_LH.flat, strict=True)
     ]
 
 
 def _map_table(part: PartWeights, language: Language) -> TextTable:
     """All weights of one head; hidden cells are empty."""
-    keys = [f"{place} {_visible(piece)}" for place, piece in enumerate(part.columns)]
+    keys = [f"{place} {piece}" for place, piece in enumerate(part.columns)]
     rows = [
         [
-            f"{place} {_visible(piece)}",
+            f"{place} {piece}",
             *(f"{w:.2f}" if seen else "" for w, seen in zip(weights_S, allowed_S, strict=True)),
         ]
         for place, (piece, weights_S, allowed_S) in enumerate(
@@ -229,8 +218,8 @@ def _top_table(part: PartWeights, language: Language) -> TextTable:
     rows = []
     for place, weights_S in enumerate(weights_TS):
         top = [key for key in np.argsort(-weights_S, kind="stable")[:3] if weights_S[key] > 0]
-        cells = [f"{_visible(part.columns[key])} ({key}) {weights_S[key]:.2f}" for key in top]
-        rows.append([str(place), _visible(part.rows[place]), *cells, *[""] * (3 - len(cells))])
+        cells = [f"{part.columns[key]} ({key}) {weights_S[key]:.2f}" for key in top]
+        rows.append([str(place), part.rows[place], *cells, *[""] * (3 - len(cells))])
     place, token = Words("place", "位置").of(language), Words("token", "token").of(language)
     columns = [place, token, *(Words(f"looks at, {n}.", f"所看第 {n}").of(language) for n in (1, 2, 3))]
     notes = [Words("In brackets the place, counted from 0.", "括号内为位置，从 0 数起。").of(language)]

@@ -11,10 +11,12 @@ import numpy as np
 from mingyue.charts import Chart, TextMark, line_chart
 from mingyue.charts.film import Film, Scene, SceneMaps
 from mingyue.errors import SettingsError
-from mingyue.inspection.arrays import place_label, share, shown, to_lists
+from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.command import FILE, SOURCE, TEXT, Command, Inspected
 from mingyue.inspection.frames import SIDE, Frame
+from mingyue.inspection.labels import decimals, head_label, layer_label, percent
 from mingyue.inspection.parts import PART_NAMES
+from mingyue.inspection.taps import tap_label
 from mingyue.inspection.view import View
 from mingyue.words import Language, TextTable, Words
 
@@ -66,8 +68,8 @@ class FilmView(View):
         rows = []
         for place in chosen:
             frame = self.frames[place]
-            likeliest = f"{frame.words_LTK[-1][-1][0]} {share(float(frame.probabilities_LTK[-1, -1, 0]))}"
-            losses = shown(self.heldout_loss_N[place]), shown(frame.loss)
+            likeliest = f"{frame.words_LTK[-1][-1][0]} {percent(float(frame.probabilities_LTK[-1, -1, 0]))}"
+            losses = decimals(self.heldout_loss_N[place]), decimals(frame.loss)
             rows.append([f"{frame.step:,}", *losses, frame.text if of_pairs else likeliest])
         title = f"{self.title.of(language)}: {self.frames[0].watched!r}"
         return [TextTable(title, columns, rows, right=columns[:3], note=self._note(language, len(chosen)))]
@@ -110,16 +112,10 @@ class FilmView(View):
             title=f"{self.title.of(language)}: {first.watched}",
             scenes=[self._scene(place, language) for place in chosen],
             part_titles=[PART_NAMES[part.part].of(language) for part in first.parts],
-            row_titles=[
-                [Words(f"layer {n}", f"第 {n} 层").of(language) for n in range(part.bytes_LHTS.shape[0])]
-                for part in first.parts
-            ],
-            column_titles=[
-                [Words(f"head {n}", f"头 {n}").of(language) for n in range(part.bytes_LHTS.shape[1])]
-                for part in first.parts
-            ],
+            row_titles=[[layer_label(n, language) for n in range(part.bytes_LHTS.shape[0])] for part in first.parts],
+            column_titles=[[head_label(n, language) for n in range(part.bytes_LHTS.shape[1])] for part in first.parts],
             word_title=Words("What each layer would say next", "每一层会接着说什么").of(language),
-            word_rows=[place_label(place, language) for place in first.places_L],
+            word_rows=[tap_label(place, language) for place in first.places_L],
             averaged=Words("Each map is the mean over all heads of a layer.", "每张图是一层所有头的平均。").of(
                 language
             ),
@@ -199,7 +195,7 @@ def film_view(
 
 def _word(words_K: Sequence[str], values_K: Sequence[float]) -> TextMark:
     """The likeliest word; the others on hover."""
-    lines = [f"{word}  {share(value)}" for word, value in zip(words_K, values_K, strict=True)]
+    lines = [f"{word}  {percent(value)}" for word, value in zip(words_K, values_K, strict=True)]
     return TextMark(words_K[0], values_K[0], lines)
 
 

@@ -21,10 +21,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from mingyue.files import write_bytes_atomically
+from mingyue.inspection.attention_weights import part_weights
 from mingyue.inspection.lens import lens_view
 from mingyue.inspection.parts import Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.inspection.weights import part_weights
 from mingyue.training.storage import disk_errors
 
 FORMAT = 1

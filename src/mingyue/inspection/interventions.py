@@ -41,9 +41,9 @@ from torch import Tensor
 
 from mingyue.errors import SettingsError
 from mingyue.inspection.capture import capture
-from mingyue.inspection.parts import check_places
 from mingyue.inspection.patching import PatchingView, patching
 from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.taps import check_taps
 from mingyue.nn.taps import Edit
 
 __all__ = ["Edits", "PatchingView", "edited_logits", "patching", "replace_vector", "switch_off"]
@@ -115,5 +115,5 @@ def edited_logits(subject: Subject, reading: Reading, edits: Mapping[str, Edit])
     Raises `SettingsError` for a name that is no place of this model (with the nearest that is), or an edit that fits
     none.
     """
-    check_places(subject, edits)
+    check_taps(subject, edits)
     return capture(subject, reading, (), edits).logits_TV

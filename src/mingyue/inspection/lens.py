@@ -12,22 +12,14 @@ from torch import Tensor
 
 from mingyue.charts import Chart, TextMark, line_chart, word_grid
 from mingyue.errors import SettingsError
-from mingyue.inspection.arrays import (
-    Floats,
-    Ints,
-    layer_ticks,
-    place_label,
-    share,
-    shown,
-    stream_places,
-    to_lists,
-    to_numpy,
-)
+from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.capture import capture
 from mingyue.inspection.command import ONE_TEXT, Command, Option
-from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
+from mingyue.inspection.labels import decimals, layer_ticks, percent
+from mingyue.inspection.ranking import Ranked, concatenated, ranked, row_slices
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.inspection.tokens import name_of
+from mingyue.inspection.taps import stream_taps, tap_label
+from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
 from mingyue.words import Language, TextTable, Words
@@ -86,7 +78,7 @@ class LensView(View):
         return {name: getattr(self, name) for name in plain} | {name: to_lists(getattr(self, name)) for name in arrays}
 
     def _labels(self, language: Language) -> list[str]:
-        labels = [place_label(place, language) for place in self.places_L]
+        labels = [tap_label(place, language) for place in self.places_L]
         return [*labels[:-1], labels[-1] + Words(" = output", " = 输出").of(language)]
 
     def _grid(self, language: Language) -> Chart:
@@ -95,7 +87,7 @@ class LensView(View):
         cells = [
             [
                 TextMark(
-                    _drawn(self.top_pieces_LTK[layer][t][0]),
+                    self.top_pieces_LTK[layer][t][0],
                     float(self.top_probabilities_LTK[layer, t, 0]),
                     self._hover(layer, t, language),
                 )
@@ -113,7 +105,7 @@ class LensView(View):
             self.title.of(language),
             cells,
             row_labels=self._labels(language),
-            column_labels=[_drawn(piece) for piece in self.pieces_T[first:]],
+            column_labels=self.pieces_T[first:],
             low=0.0,
             high=1.0,
             legend=Words("probability of that token", "该 token 的概率").of(language),
@@ -122,7 +114,7 @@ class LensView(View):
 
     def _hover(self, layer: int, t: int, language: Language) -> list[str]:
         lines = [
-            f"{piece}  {share(value)}"
+            f"{piece}  {percent(value)}"
             for piece, value in zip(
                 self.top_pieces_LTK[layer][t][:_MOST_ON_HOVER],
                 self.top_probabilities_LTK[layer, t, :_MOST_ON_HOVER].tolist(),
@@ -130,14 +122,17 @@ class LensView(View):
             )
         ]
         if self.truth_T[t] >= 0:
-            rank, value = int(self.truth_rank_LT[layer, t]), share(float(np.exp(self.truth_logprob_LT[layer, t])))
+            rank, value = (
+                int(self.truth_rank_LT[layer, t]),
+                percent(float(np.exp(self.truth_logprob_LT[layer, t]))),
+            )
             lines.append(
                 Words(
                     f"what came: {self.truth_pieces_T[t]}, rank {rank}, {value}",
                     f"实际是：{self.truth_pieces_T[t]}，第 {rank} 名，{value}",
                 ).of(language)
             )
-        apart = shown(float(self.divergence_LT[layer, t]))
+        apart = decimals(float(self.divergence_LT[layer, t]))
         return [*lines, Words(f"KL to the output: {apart} nats", f"与输出的 KL：{apart} nat").of(language)]
 
     @property
@@ -248,7 +243,7 @@ class LensView(View):
         )  # fmt: skip
         names = [column.of(language) for column in columns]
         rows = [
-            [label, shown(rank, 1), shown(logprob), shown(apart)]
+            [label, decimals(rank, 1), decimals(logprob), decimals(apart)]
             for label, rank, logprob, apart in zip(self._labels(language), *self.means_L(), strict=True)
         ]
         return TextTable(self.title.of(language), names, rows, right=names[1:], note=self._about_means(language))
@@ -272,12 +267,7 @@ class LensView(View):
 
     def _cell(self, layer: int, t: int) -> str:
         words = zip(self.top_pieces_LTK[layer][t], self.top_probabilities_LTK[layer, t].tolist(), strict=True)
-        return ", ".join(f"{piece} {share(value)}" for piece, value in islice(words, self.printed))
-
-
-def _drawn(piece: str) -> str:
-    """A line end, for which charts have a sign of their own."""
-    return "\n" if piece == "\\n" else piece
+        return ", ".join(f"{piece} {percent(value)}" for piece, value in islice(words, self.printed))
 
 
 @torch.inference_mode()
@@ -295,14 +285,14 @@ def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> 
         raise SettingsError(f"{top} words a place cannot be shown: give at least 1")
     module = subject.module
     stack = module.decoder if isinstance(module, EncoderDecoder) else module
-    places = stream_places(module.config.n_layers, "decoder." if subject.of_pairs else "")[:-1]
+    places = stream_taps(module.config.n_layers, "decoder." if subject.of_pairs else "")[:-1]
     values = capture(subject, reading, places).values
     n_places, n_tokens = len(places), len(reading.ids_T)
     missing = reading.targets_T.new_full((n_tokens - len(reading.targets_T),), -1)
     truth_T = torch.cat([reading.targets_T, missing])
     found: list[list[Ranked]] = [[] for _ in places]
     apart: list[list[Tensor]] = [[] for _ in places]
-    for rows in pieces_of(n_tokens, module.config.vocab_size):
+    for rows in row_slices(n_tokens, module.config.vocab_size):
         final_NV: Tensor | None = None
         for layer in reversed(range(n_places)):  # the last one first: the others are compared with it
             logits_NV = module.output(stack.final_norm(values[places[layer]][rows])).float()
@@ -310,9 +300,9 @@ def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> 
             final_NV = logprobs_NV if final_NV is None else final_NV
             found[layer].append(ranked(logprobs_NV, truth_T[rows], top))
             apart[layer].append((final_NV.exp() * (final_NV - logprobs_NV)).sum(dim=-1).clamp(min=0.0))
-    layers = [joined(parts) for parts in found]
+    layers = [concatenated(parts) for parts in found]
     top_ids_LTK = torch.stack([one.top_ids_NK for one in layers]).cpu().numpy()
-    names = {int(index): name_of(subject.tokenizer, int(index)) for index in np.unique(top_ids_LTK)}
+    names = {int(index): token_label(subject.tokenizer, int(index)) for index in np.unique(top_ids_LTK)}
     return LensView(
         pieces_T=reading.pieces,
         truth_T=truth_T.cpu().numpy(),

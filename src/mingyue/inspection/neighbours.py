@@ -10,10 +10,11 @@ from torch import nn
 
 from mingyue.charts import Chart, bar_chart
 from mingyue.errors import SettingsError
-from mingyue.inspection.arrays import Floats, Ints, shown, to_lists, to_numpy
+from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.command import STEP, Command, Option
+from mingyue.inspection.labels import decimals
 from mingyue.inspection.subject import Subject
-from mingyue.inspection.tokens import name_of, spelled
+from mingyue.inspection.tokens import token_label, token_string
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
 from mingyue.text import Tokenizer
@@ -81,7 +82,7 @@ class NeighboursView(View):
                 _title(one, language),
                 names,
                 [
-                    [str(rank), piece, shown(value)]
+                    [str(rank), piece, decimals(value)]
                     for rank, (piece, value) in enumerate(zip(one.pieces_K, one.cosines_K.tolist(), strict=True), 1)
                 ],
                 right=[names[0], names[2]],
@@ -135,8 +136,8 @@ def neighbours_view(subject: Subject, word: str, *, top: int = 10) -> Neighbours
         nearest.append(_nearest(name, table, tokenizer, index, top))
         if tokenizer.decode([index]) != word and tokenizer.token_text(index).startswith(" "):
             note = Words(
-                f"As a token the word has a space before it: {tokenizer.token_text(index)!r}.",
-                f"作为一个 token，它前面带空格：{tokenizer.token_text(index)!r}。",
+                f"As a token the word has a space before it: {token_label(tokenizer, index)}.",
+                f"作为一个 token，它前面带空格：{token_label(tokenizer, index)}。",
             )
             notes += [] if note in notes else [note]
     if not nearest:
@@ -171,9 +172,9 @@ def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
 def _several(word: str, tokenizer: Tokenizer) -> NothingToShowError:
     ids = tokenizer.encode(word)
     advice = "Give one of these tokens, or a word that is one token."
-    if not any(spelled(tokenizer, index) for index in ids):
+    if not any(token_string(tokenizer, index) for index in ids):
         advice = "They are bytes of its characters: give a word that is one token."
-    pieces = [tokenizer.token_text(index) for index in ids]
+    pieces = [token_label(tokenizer, index) for index in ids]
     return NothingToShowError(
         Words(
             f"{word!r} is {len(ids)} tokens of this model ({', '.join(pieces)}), and a table has one vector a token",
@@ -186,14 +187,14 @@ def _several(word: str, tokenizer: Tokenizer) -> NothingToShowError:
 def _nearest(name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, top: int) -> Nearest:
     lengths_V = np.linalg.norm(table_VM, axis=1)
     cosines_V = table_VM @ table_VM[index] / np.maximum(lengths_V * lengths_V[index], 1e-30)
-    others = np.array([i for i in range(len(table_VM)) if i != index and spelled(tokenizer, i)], dtype=np.int64)
+    others = np.array([i for i in range(len(table_VM)) if i != index and token_string(tokenizer, i)], dtype=np.int64)
     best_K = others[np.argsort(-cosines_V[others], kind="stable")[:top]]
     return Nearest(
         table=name,
         token=index,
-        piece=name_of(tokenizer, index),
+        piece=token_label(tokenizer, index),
         ids_K=best_K,
-        pieces_K=tuple(name_of(tokenizer, int(i)) for i in best_K),
+        pieces_K=tuple(token_label(tokenizer, int(i)) for i in best_K),
         cosines_K=cosines_V[best_K].astype(np.float32),
         candidates=len(others),
     )

@@ -15,8 +15,10 @@ from mingyue.charts import Chart, matrix_chart
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.capture import capture
-from mingyue.inspection.parts import check_places, matching, place_names
+from mingyue.inspection.labels import layer_label
 from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.taps import check_taps, matching, tap_names
+from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
 from mingyue.nn import Taps
 from mingyue.nn.taps import Edit
@@ -132,7 +134,7 @@ def _row_labels(places: Sequence[str], language: Language) -> tuple[list[str], s
     if not alike or not all(layer.isdigit() for layer in parts[differing[0]]):
         return list(places), Words("place", "位置名").of(language)
     pattern = ".".join("*" if number in differing else part[0] for number, part in enumerate(parts))
-    return [Words(f"layer {layer}", f"第 {layer} 层").of(language) for layer in parts[differing[0]]], pattern
+    return [layer_label(int(layer), language) for layer in parts[differing[0]]], pattern
 
 
 @torch.inference_mode()
@@ -158,8 +160,8 @@ def patching(
     if places is None:
         places = "decoder.blocks.*.output" if subject.of_pairs else "blocks.*.output"
     patterns = (places,) if isinstance(places, str) else tuple(places)
-    check_places(subject, patterns)
-    known = place_names(subject)
+    check_taps(subject, patterns)
+    known = tap_names(subject)
     names = [name for name in known if any(name in matching(pattern, known) for pattern in patterns)]
     _check_lengths(clean, corrupted)
     if not -len(clean.ids_T) <= at < len(clean.ids_T):
@@ -190,8 +192,8 @@ def patching(
         corrupted_difference=before,
         clean_pieces=pieces[0],
         corrupted_pieces=pieces[1],
-        answer=subject.tokenizer.token_text(wanted),
-        instead=subject.tokenizer.token_text(other),
+        answer=token_label(subject.tokenizer, wanted),
+        instead=token_label(subject.tokenizer, other),
     )
 
 

@@ -38,7 +38,7 @@ def ranked(logprobs_NV: Tensor, truth_N: Tensor, top: int) -> Ranked:
     )
 
 
-def joined(parts: list[Ranked]) -> Ranked:
+def concatenated(parts: list[Ranked]) -> Ranked:
     """Pieces one after another."""
     return Ranked(
         torch.cat([part.top_ids_NK for part in parts]),
@@ -48,7 +48,7 @@ def joined(parts: list[Ranked]) -> Ranked:
     )
 
 
-def pieces_of(n_rows: int, vocab_size: int) -> Iterator[slice]:
+def row_slices(n_rows: int, vocab_size: int) -> Iterator[slice]:
     """Rows that are taken together, so that their logits stay within `MOST_LOGITS`."""
     size = max(1, MOST_LOGITS // vocab_size)
     return (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))

@@ -17,7 +17,7 @@ from mingyue.inspection.lens import lens_view
 from mingyue.inspection.neighbours import NeighboursView, neighbours_view
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.surprise import surprise_view
-from mingyue.inspection.tokens import spelled
+from mingyue.inspection.tokens import token_string
 from mingyue.inspection.trace import trace_view
 from mingyue.inspection.vectors import vectors_view
 from mingyue.inspection.view import View
@@ -217,7 +217,7 @@ def _words_of(subject: Subject, reading: Reading) -> list[str]:
     """The tokens of a text that consist of letters or characters of a script, each once, in order."""
     tokenizer = subject.source_tokenizer or subject.tokenizer
     ids = reading.ids_T if reading.source_ids_S is None else reading.source_ids_S
-    found = (spelled(tokenizer, index) or "" for index in ids.tolist())
+    found = (token_string(tokenizer, index) or "" for index in ids.tolist())
     return list(dict.fromkeys(word for word in found if word.strip().isalpha()))
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mingyue.errors import GenerationError
+from mingyue.inspection.tokens import token_label
 from mingyue.models import DecoderOnly, EncoderDecoder, Transformer
 from mingyue.nn import Taps
 from mingyue.text import Tokenizer
@@ -81,16 +82,15 @@ class Subject:
             ids = [self.tokenizer.bos_id, *spelled] if self.starts_with_bos else spelled
             targets = ids[1:]
         self._check(ids, "", self.module.config.vocab_size, any_length=any_length and not self.of_pairs)
-        names = self.tokenizer.token_text
         return Reading(
             text=text,
             ids_T=self._tensor(ids),
             targets_T=self._tensor(targets),
-            pieces=tuple(map(names, ids)),
-            target_pieces=tuple(map(names, targets)),
+            pieces=tuple(token_label(self.tokenizer, index) for index in ids),
+            target_pieces=tuple(token_label(self.tokenizer, index) for index in targets),
             source=source,
             source_ids_S=self._tensor(source_ids) if self.of_pairs else None,
-            source_pieces=tuple(map(words.token_text, source_ids)),
+            source_pieces=tuple(token_label(words, index) for index in source_ids),
         )
 
     def logits(self, reading: Reading, taps: Taps | None = None) -> Tensor:

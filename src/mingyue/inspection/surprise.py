@@ -12,11 +12,12 @@ from torch import Tensor
 
 from mingyue.charts import Chart, TextMark, text_chart
 from mingyue.errors import GenerationError, SettingsError
-from mingyue.inspection.arrays import Floats, Ints, share, shown, to_lists, to_numpy
+from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.command import ONE_TEXT, Command, Option
-from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
+from mingyue.inspection.labels import decimals, percent
+from mingyue.inspection.ranking import Ranked, concatenated, ranked, row_slices
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.inspection.tokens import name_of, spelled
+from mingyue.inspection.tokens import token_label, token_string
 from mingyue.inspection.view import View
 from mingyue.models import DecoderOnly
 from mingyue.scoring import window_starts
@@ -83,9 +84,9 @@ class SurpriseView(View):
         fact, value = (name.of(language) for name in (Words("of the text", "整段文本"), Words("value", "数值")))
         facts = [
             (Words("tokens counted", "计入的 token"), f"{self.scored:,}"),
-            (Words("Σ log P, nats", "Σ log P（nat）"), shown(self.total, 4)),
-            (Words("nats per token", "每 token 的 nat"), shown(self.nats_per_token, 4)),
-            (Words("perplexity", "困惑度"), shown(math.exp(min(self.nats_per_token, 700.0)))),
+            (Words("Σ log P, nats", "Σ log P（nat）"), decimals(self.total, 4)),
+            (Words("nats per token", "每 token 的 nat"), decimals(self.nats_per_token, 4)),
+            (Words("perplexity", "困惑度"), decimals(math.exp(min(self.nats_per_token, 700.0)))),
         ]
         rows = [[name.of(language), number] for name, number in facts]
         whole = TextTable(self.title.of(language), [fact, value], rows, right=[value], note=self._about(language))
@@ -105,7 +106,7 @@ class SurpriseView(View):
         value = self._value(n)
         if value is None:
             return [Words("first token: nothing stands before it", "第一个 token：前面什么都没有").of(language)]
-        probability, rank = share(math.exp(-value)), int(self.rank_N[n])
+        probability, rank = percent(math.exp(-value)), int(self.rank_N[n])
         head = Words(
             f"{self.pieces_N[n]}: {value:.2f} nats, P = {probability}, rank {rank}",
             f"{self.pieces_N[n]}：{value:.2f} nat，P = {probability}，第 {rank} 名",
@@ -114,7 +115,7 @@ class SurpriseView(View):
 
     def _alternatives(self, n: int) -> list[str]:
         chances = zip(self.top_pieces_NK[n], self.top_probabilities_NK[n].tolist(), strict=True)
-        return [f"{piece}  {share(value)}" for piece, value in chances if piece]
+        return [f"{piece}  {percent(value)}" for piece, value in chances if piece]
 
     def _each(self, language: Language) -> TextTable:
         columns = (
@@ -133,15 +134,17 @@ class SurpriseView(View):
         rows = []
         for n in places:
             value = self._value(n)
-            numbers = ["–", "–", "–"] if value is None else [shown(value), share(math.exp(-value)), str(self.rank_N[n])]
+            numbers = (
+                ["–", "–", "–"] if value is None else [decimals(value), percent(math.exp(-value)), str(self.rank_N[n])]
+            )
             rows.append([str(n), self.pieces_N[n], *numbers, ", ".join(self._alternatives(n))])
         return TextTable(title.of(language), names, rows, right=[names[0], *names[2:5]])
 
     def _about(self, language: Language) -> str:
         said = [
             Words(
-                f"Darker = less expected; the scale ends at {_DARKEST:.0f} nats (P = {share(math.exp(-_DARKEST))}).",
-                f"颜色越深越出乎意料；色标到 {_DARKEST:.0f} nat 为止（P = {share(math.exp(-_DARKEST))}）。",
+                f"Darker = less expected; the scale ends at {_DARKEST:.0f} nats (P = {percent(math.exp(-_DARKEST))}).",
+                f"颜色越深越出乎意料；色标到 {_DARKEST:.0f} nat 为止（P = {percent(math.exp(-_DARKEST))}）。",
             )
         ]
         if len(self.pieces_N) and self.rank_N[0] == 0:
@@ -215,9 +218,9 @@ def _in_windows(model: DecoderOnly, ids_T: Tensor, targets_N: Tensor, stride: in
         hidden_NM = torch.cat([hidden_BTM[row, first - start :] for row, (start, first) in enumerate(some)])
         truth_N = torch.cat([targets_N[first : start + length] for start, first in some])
         parts += [
-            _ranked(model.output(hidden_NM[rows]), truth_N[rows], top) for rows in pieces_of(len(truth_N), vocab_size)
+            _ranked(model.output(hidden_NM[rows]), truth_N[rows], top) for rows in row_slices(len(truth_N), vocab_size)
         ]
-    return joined(parts)
+    return concatenated(parts)
 
 
 def _ranked(logits_NV: Tensor, truth_N: Tensor, top: int) -> Ranked:
@@ -239,10 +242,10 @@ def _view(subject: Subject, reading: Reading, found: Ranked, n_kept: int, stride
         top_ids_NK = np.concatenate([np.full((1, width), -1, dtype=np.int64), top_ids_NK])
         chances_NK = np.concatenate([np.full((1, width), np.nan, dtype=np.float32), chances_NK])
         pieces = (reading.pieces[0], *pieces)
-    names = {int(i): name_of(subject.tokenizer, int(i)) if i >= 0 else "" for i in np.unique(top_ids_NK)}
+    names = {int(i): token_label(subject.tokenizer, int(i)) if i >= 0 else "" for i in np.unique(top_ids_NK)}
     return SurpriseView(
         pieces_N=pieces,
-        texts_N=tuple(spelled(subject.tokenizer, i) or name_of(subject.tokenizer, i) for i in ids_N.tolist()),
+        texts_N=tuple(token_string(subject.tokenizer, i) or token_label(subject.tokenizer, i) for i in ids_N.tolist()),
         ids_N=ids_N,
         logprob_N=logprob_N,
         rank_N=rank_N,

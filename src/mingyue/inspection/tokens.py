@@ -7,17 +7,25 @@ from dataclasses import dataclass
 
 from mingyue.text import Tokenizer
 
+_SYMBOLS = str.maketrans({" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"})
 
-def name_of(tokenizer: Tokenizer, index: int) -> str:
-    """`Tokenizer.token_text` with ␣ for spaces alone; `<id 7>` for an id that only the model has (a padded table)."""
+
+def token_label(tokenizer: Tokenizer, index: int) -> str:
+    """The token as printable text: ␣ for a space, ⏎ for a newline, `<E6><98>` for a part of a character, `<eos>`.
+
+    `<id 7>` for an id that only the model has (its table is padded).
+    """
     if index >= tokenizer.vocab_size:
         return f"<id {index}>"
-    text = tokenizer.token_text(index)
-    return text if text.strip(" ") else text.replace(" ", "␣")
+    text = token_string(tokenizer, index)
+    if text is None:
+        return tokenizer.token_text(index)
+    shown = text.translate(_SYMBOLS)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
 
 
-def spelled(tokenizer: Tokenizer, index: int) -> str | None:
-    """What it adds to a text, line ends as line ends; None for what is no text alone: a mark, half a character."""
+def token_string(tokenizer: Tokenizer, index: int) -> str | None:
+    """What it adds to a text; None for a token that is no text alone: a special token, a part of a character."""
     if index >= tokenizer.vocab_size:
         return None
     try:

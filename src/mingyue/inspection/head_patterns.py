@@ -205,7 +205,7 @@ class Scores:
 @torch.inference_mode()
 def score_patterns(subject: Subject, part: AttentionPart, probes: Iterable[Probe]) -> Scores:
     """The scores of all heads of a part on all probes together; every query that counts weighs the same."""
-    places = [part.place(layer, "weights") for layer in range(part.n_layers)]
+    places = [part.tap(layer, "weights") for layer in range(part.n_layers)]
     total_PLH, uniform_P, count_P = torch.zeros(1), torch.zeros(1), torch.zeros(1)
     patterns: tuple[Pattern, ...] = ()
     for probe in probes:

@@ -140,7 +140,7 @@ def _weights(
     """weights_HTS of each layer: all of one pass where they fit, else a pass for each layer."""
     together = len(layers) * part.n_heads * cells <= MOST_CELLS_KEPT
     for group in [layers] if together else [[layer] for layer in layers]:
-        places = [part.place(layer, "weights") for layer in group]
+        places = [part.tap(layer, "weights") for layer in group]
         values = capture(subject, reading, places).values
         yield from (values.pop(place).float() for place in places)
 
