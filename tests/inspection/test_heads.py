@@ -120,7 +120,9 @@ def test_probes_are_random_tokens_written_twice_by_the_seed(lively, lively_pairs
 
 
 def test_a_model_too_small_for_probes_says_so_with_its_numbers(lively):
-    with pytest.raises(GenerationError, match=r"context of 6 tokens \(window 6\).*sequence of 2, twice; it takes 3"):
+    with pytest.raises(
+        GenerationError, match=r"context of 6 tokens \(window 6\).*sequence of 2; at least 3 are needed"
+    ):
         heads_view(lively(context=6))
     heads_view(lively(context=7))
 

@@ -88,7 +88,7 @@ def test_several_edits_are_one_dict(lively):
     [
         (
             switch_off(2, 0),
-            "no place called 'blocks.2.attention.heads'(?s:.*)Did you mean 'blocks.[01].attention.heads'",
+            "no tap 'blocks.2.attention.heads'(?s:.*)Did you mean 'blocks.[01].attention.heads'",
         ),
         (switch_off(0, 4), "no head 4 at blocks.0.attention.heads(?s:.*)0 to 3"),
         (switch_off(0, -1), "no head -1"),
@@ -98,7 +98,7 @@ def test_several_edits_are_one_dict(lively):
             replace_vector("blocks.0.output", 0, [1.0, 2.0]),
             r"shape \[2\] does not fit blocks.0.output, which has \[16\]",
         ),
-        ({"blocks.*.atention.heads": lambda value: value}, "no place called"),
+        ({"blocks.*.atention.heads": lambda value: value}, "no tap"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(lively, edits, says):
@@ -161,8 +161,8 @@ def test_any_place_can_be_patched_and_batches_change_nothing(lively, monkeypatch
         ("abcd", {}, GenerationError, "clean text has 3 tokens, the corrupted one 4"),
         ("xbc", {"answer": "ab"}, GenerationError, "'ab' is 2 tokens, not 1"),
         ("xbc", {"answer": 999}, GenerationError, "no token 999"),
-        ("abc", {}, GenerationError, "differ by the same"),
-        ("xbc", {"places": "blocks.*.outputs"}, SettingsError, "no place called 'blocks.[*].outputs'"),
+        ("abc", {}, GenerationError, "same logit difference"),
+        ("xbc", {"places": "blocks.*.outputs"}, SettingsError, "no tap 'blocks.[*].outputs'"),
         ("xbc", {"at": 3}, SettingsError, "no position 3: the texts have 3 tokens"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a head is called, and why: the pattern that it is nearest to, and what its output is worth."""
+"""The label of a head: the attention pattern that it is nearest to, with its score; and the loss without the head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mingyue.inspection.parts import Part
 Floats = NDArray[np.float64]
 _LEAST_ABOVE = 0.005
 Source = Literal["random", "texts"]
-"""Probe texts: random tokens written twice, and the texts that were given."""
+"""Probe texts: a random sequence repeated once, and the texts that were given."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Best:
 
     @property
     def stands_out(self) -> bool:
-        """Whether the score is above that of uniform attention by what two digits show."""
+        """Whether the score is above that of uniform attention, to two decimals."""
         return self.score - self.uniform >= _LEAST_ABOVE
 
 
@@ -44,9 +44,9 @@ class PartHeads:
     scores: Mapping[Source, Scores]
     """By the probe texts that they were measured on."""
     zero_LH: Floats | None
-    """Change of the loss, nats a token, when the head's output is 0; above 0 = the head helps. None: not measured."""
+    """Change of the loss, nats per token, when the head's output is 0; above 0 = the head helps. None: not measured."""
     mean_LH: Floats | None
-    """The same when its output is its own mean over the text: what it owes to single tokens."""
+    """The same when its output is its mean over the text."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -68,7 +68,7 @@ class PartHeads:
         return max(found, key=lambda one: one[0])[1]
 
     def label(self, layer: int, head: int) -> Pattern:
-        """What the head does: its best pattern where it earned the name, else "mixed"."""
+        """The pattern of the head if its score reaches the threshold, else "mixed"."""
         best = self.best(layer, head)
         return best.pattern if best.earned else "mixed"
 

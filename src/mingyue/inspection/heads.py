@@ -1,4 +1,4 @@
-"""Heads labelled by what they do on probe texts, with what the loss becomes when each of them is switched off."""
+"""Heads labelled by their attention patterns on probe texts, with the loss when each head is switched off."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mingyue.inspection.head_patterns import (
     random_probe,
     score_patterns,
 )
-from mingyue.inspection.labels import head_label, layer_label
+from mingyue.inspection.labels import decimals, head_label, layer_label
 from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
@@ -34,7 +34,7 @@ LOSS_ROWS = 2
 """Random sequences on which the loss is measured."""
 MOST_TEXTS = 8
 MOST_TOKENS = 1024
-"""Of the texts given, all together; the rest is left out, and the view says so."""
+"""Tokens of all given texts together; further texts are left out, which the view reports."""
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +47,7 @@ _SHORT: dict[Pattern, Words] = {
     "earlier": Words("same, earlier", "先前同词"),
     "other": Words("same, other", "另处同词"),
     "first": Words("first", "首 token"),
-    "end": Words("end mark", "结束标记"),
+    "end": Words("EOS", "EOS"),
     "induction": Words("induction", "归纳"),
     "diagonal": Words("alignment", "对齐"),
     "mixed": Words("mixed", "混合"),
@@ -57,26 +57,26 @@ _SHORT: dict[Pattern, Words] = {
 
 @dataclass(frozen=True)
 class HeadsView(View):
-    """What each head does, the score that earned its label, and what it is worth."""
+    """What each head does, the score that earned its label, and the loss without it."""
 
     title: ClassVar[Words] = Words("What the heads do", "各个头在做什么")  # pyrefly: ignore[bad-override]
     parts: tuple[PartHeads, ...]
     loss: float | None
-    """Of the whole model on the texts of the loss, nats a token; None where there was no text for it."""
+    """Loss of the whole model on the measured texts, nats per token; None if there were none."""
     measured_on: Words
-    """A sentence: which texts."""
+    """A sentence that says on which texts the loss was measured."""
 
     def part(self, name: Part) -> PartHeads:
         """The heads of one kind of attention. Raises `KeyError` for a kind that this model lacks."""
         return {part.part: part for part in self.parts}[name]
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """For each kind of attention its labels, layers × heads; then what each head is worth."""
+        """For each kind of attention its labels, layers × heads; then the change of the loss without each head."""
         charts: list[Chart] = []
         for part in self.parts:
             charts.append(label_chart(part, language))
             if part.zero_LH is not None:
-                charts.append(worth_chart(part, part.zero_LH, self.measured_on, language))
+                charts.append(loss_chart(part, part.zero_LH, self.measured_on, language))
         return charts
 
     def tables(self, language: Language = "en") -> list[TextTable]:
@@ -97,10 +97,10 @@ def heads_view(
 ) -> HeadsView:
     """Label all heads of a model and switch each of them off in turn.
 
-    Labels are earned on random tokens (by `seed`) written twice, and on `probes`, texts of one's own, on which the loss
-    is measured too; cross-attention is labelled on these alone. Without any, the loss is that of the second writing of
-    the random tokens, which only looking back can foretell; of a model of pairs it is then not measured, and
-    cross-attention is labelled on random pairs.
+    Labels are earned on a random sequence (by `seed`) that is repeated once, and on the texts `probes`, on which the
+    loss is measured too; cross-attention is labelled on these alone. Without `probes` the loss is that of the repeated
+    part of the random sequence; for an encoder-decoder model it is then not measured, and cross-attention is labelled
+    on random pairs.
 
     Raises `GenerationError` for a model too small for probes, and as `Subject.read` does.
     """
@@ -126,7 +126,7 @@ def heads_view(
 
 
 def _own_texts(subject: Subject, given: Sequence[Text]) -> tuple[list[Probe], int]:
-    """The texts within the caps, and how many were left out; texts of one token are none: nothing is foretold."""
+    """The texts within the limits, and how many were left out. A text of one token has nothing to predict: skipped."""
     probes: list[Probe] = []
     n_tokens = n_given = 0
     for text in given:
@@ -172,7 +172,7 @@ def _measured_on(texts: Sequence[Probe], left_out: int, of_pairs: bool) -> Words
             "未给文本对：没有测损失，交叉注意力在随机 token 上标注。",
         )
     return Words(
-        "Loss on the second writing of random tokens: give a text to see the loss on that.",
+        "Loss on the repetition of a random sequence. Give a text to measure the loss on it.",
         "损失在随机 token 序列的第二遍上测得；给出文本即可测该文本的损失。",
     )
 
@@ -213,24 +213,24 @@ def _change(value: float) -> str:
 
 def heads_table(part: PartHeads, loss: float | None, measured_on: Words, language: Language) -> TextTable:
     """A row for each head: label, score, threshold, what uniform attention scores, change of the loss."""
-    place = [Words("layer", "层"), Words("head", "头")]
+    numbered = [Words("layer", "层"), Words("head", "头")]
     numbers = [Words("score", "得分"), Words("threshold", "门槛"), Words("uniform", "均匀")]
     changes = (Words("Δ loss, off", "关掉后 Δ 损失"), Words("Δ loss, mean", "取均值后 Δ 损失"))
-    worth = () if part.zero_LH is None else changes
+    changed = () if part.zero_LH is None else changes
     rows = []
     for layer, head in np.ndindex(*part.shape):
         best = part.best(layer, head)
         row = [str(layer), str(head), _does(part, layer, head, language), _SOURCES[best.measured_on].of(language)]
-        row += [f"{value:.2f}" for value in (best.score, best.threshold, best.uniform)]
+        row += [decimals(value, 2) for value in (best.score, best.threshold, best.uniform)]
         if part.zero_LH is not None and part.mean_LH is not None:
             row += [_change(part.zero_LH[layer, head]), _change(part.mean_LH[layer, head])]
         rows.append(row)
     what = [Words("does", "作用"), Words("on", "测于")]
     return TextTable(
         title=PART_NAMES[part.part].of(language),
-        columns=[words.of(language) for words in (*place, *what, *numbers, *worth)],
+        columns=[words.of(language) for words in (*numbered, *what, *numbers, *changed)],
         rows=rows,
-        right=[words.of(language) for words in (*place, *numbers, *worth)],
+        right=[words.of(language) for words in (*numbered, *numbers, *changed)],
         note=_note(loss, measured_on, language),
     )
 
@@ -238,19 +238,19 @@ def heads_table(part: PartHeads, loss: float | None, measured_on: Words, languag
 def _note(loss: float | None, measured_on: Words, language: Language) -> str:
     parts = [
         Words(
-            "Score: share of its weight that a head gives to the pattern, on random tokens written twice or on the "
-            f"text. A label takes the threshold: uniform attention + {EARNED} of what is left to 1.",
-            "得分：头在写了两遍的随机 token 上或在文本上给该模式的权重占比。"
-            f"达到门槛方得此名：均匀注意力 + 余下部分的 {EARNED}。",
+            "Score: share of its weight that a head gives to the pattern, on a repeated random sequence or on the "
+            f"text. A label needs the threshold: the score of uniform attention + {EARNED} of the distance to 1.",
+            "得分：头在重复一遍的随机 token 序列上或在文本上给该模式的权重占比。"
+            f"达到门槛才有标签：均匀注意力的得分 + 它到 1 的距离的 {EARNED}。",
         )
     ]
     if loss is not None:
         parts.append(
             Words(
-                f"Δ loss: change from {loss:.3f} nats a token when the head gives 0 (off), or its mean over the "
-                "text; above 0 = the head helps.",
+                f"Δ loss: change from {loss:.3f} nats per token when the output of the head is 0 (off), or its mean "
+                "over the text; above 0 = the head helps.",
                 f"Δ 损失：头的输出置零（关掉）或换成全文均值时，每 token 损失较 {loss:.3f} nat 的变化；"
-                "正数即该头有用。",
+                "正数表示该头有用。",
             )
         )
     parts.append(measured_on)
@@ -288,23 +288,24 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
         high=1.0,
         legend=Words("score", "得分").of(language),
         note=Words(
-            "Score: share of its weight that a head gives to the pattern it is nearest to. It gets the name at uniform "
-            f"attention + {EARNED} of what is left to 1.",
-            f"得分：头给最接近的模式的权重占比。达到均匀注意力 + 余下部分的 {EARNED}，方得此名。",
+            "Score: share of its weight that a head gives to the pattern it is nearest to. A label needs the score of "
+            f"uniform attention + {EARNED} of the distance from there to 1.",
+            f"得分：头给最接近的模式的权重占比。达到均匀注意力的得分 + 它到 1 的距离的 {EARNED} 才有标签。",
         ).of(language),
         page_note=Words(
-            "Hover: all scores, in brackets those of uniform attention.", "悬停可见全部得分，括号内为均匀注意力。"
+            "Hover for all scores, with those of uniform attention in brackets.",
+            "悬停可见全部得分，括号内为均匀注意力的得分。",
         ).of(language),
     )
 
 
-def worth_chart(part: PartHeads, zero_LH: Floats, measured_on: Words, language: Language) -> Chart:
+def loss_chart(part: PartHeads, zero_LH: Floats, measured_on: Words, language: Language) -> Chart:
     """The change of the loss with each head switched off, layers × heads."""
     layers, heads = _titles(part, language)
     name = PART_NAMES[part.part]
     return matrix_chart(
         Words(
-            f"{name.en}: Δ loss with a head off, nats a token",
+            f"{name.en}: Δ loss with a head off, nats per token",
             f"{name.zh}：关掉一个头后的 Δ 损失（每 token nat）",
         ).of(language),
         zero_LH,

@@ -1,4 +1,4 @@
-"""The words nearest to a word in the tables of a model: which words it has learned to treat alike."""
+"""The tokens nearest to a word in the embedding tables of a model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mingyue.text import Tokenizer
 from mingyue.words import Language, NothingToShowError, TextTable, Words
 
 _INPUT = Words("input table (embedding)", "输入表（嵌入）")
-_OUTPUT = Words("output table (what the word is predicted by)", "输出表（用来预测这个词）")
+_OUTPUT = Words("output table (predictions)", "输出表（用于预测）")
 _TIED = Words("one table for input and output (tied)", "输入、输出共用一张表（绑定）")
 _LEFT_OUT = Words(
-    "Marks and parts of characters are left out: they spell nothing by themselves.",
-    "标记和半个字符不在其中：它们单独拼不出文字。",
+    "Special tokens and parts of characters are left out.",
+    "不含特殊 token 和不完整的字符。",
 )
 _SOURCE = Words("source table", "源语言表")
 
@@ -42,21 +42,21 @@ class Nearest:
     pieces_K: tuple[str, ...]
     cosines_K: Floats
     candidates: int
-    """Ids that were compared: those that can stand in a text."""
+    """Number of tokens compared: those that are text by themselves."""
 
 
 @dataclass(frozen=True, eq=False)
 class NeighboursView(View):
-    """The nearest words in each table of the model."""
+    """The nearest tokens in each embedding table of the model."""
 
-    title = Words("Nearest words", "最近的词")
+    title = Words("Nearest tokens", "最近的 token")
 
     word: str
     nearest: tuple[Nearest, ...]
     notes: tuple[Words, ...] = ()
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """A bar for each neighbour, one chart a table."""
+        """A bar for each neighbour, one chart per embedding table."""
         return [
             bar_chart(
                 _title(one, language),
@@ -73,7 +73,7 @@ class NeighboursView(View):
         ]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """Rank, token and cosine, one table a table."""
+        """Rank, token and cosine, for each embedding table."""
         names = [
             name.of(language) for name in (Words("rank", "名次"), Words("token", "token"), Words("cosine", "余弦"))
         ]
@@ -116,15 +116,15 @@ class NeighboursView(View):
 def neighbours_view(subject: Subject, word: str, *, top: int = 10) -> NeighboursView:
     """The `top` nearest tokens to `word` by cosine, in the input table and in the output table (or the one of both).
 
-    Of a model of pairs with two vocabularies, in those tables whose tokenizer has the word. A word has one row only if
-    it is one token: for several, `NothingToShowError` names them (a mean of rows would be a vector that the model never
-    reads). A word that is one token only behind a space is looked up so. Ids that spell nothing by themselves (marks,
-    parts of characters) are left out. Raises `SettingsError` for `top` below 1.
+    For an encoder-decoder model with two vocabularies: in the tables whose tokenizer has the word as one token. For a
+    word of several tokens `NothingToShowError` names them (a mean of rows would be a vector that the model never
+    reads). A word that is one token only after a space is looked up with it. Special tokens and parts of characters
+    are left out. Raises `SettingsError` for `top` below 1.
     """
     if top < 1:
         raise SettingsError(f"{top} neighbours cannot be shown: give at least 1")
     if not word:
-        raise NothingToShowError(Words("there is no word to look for: it is empty", "要找的词是空的"))
+        raise NothingToShowError(Words("the word is empty", "要找的词是空的"))
     nearest: list[Nearest] = []
     notes: list[Words] = []
     refused: dict[str, Tokenizer] = {}
@@ -144,7 +144,7 @@ def neighbours_view(subject: Subject, word: str, *, top: int = 10) -> Neighbours
         raise _several(word, next(iter(refused.values())))
     if refused:
         names = ", ".join(refused)
-        notes.append(Words(f"It is not one token of the {names}.", "另一种语言的词表里没有这个 token。"))
+        notes.append(Words(f"The word is not one token of the {names}.", "它在另一个词表里不是一个 token。"))
     return NeighboursView(word, tuple(nearest), tuple(notes))
 
 
@@ -173,11 +173,11 @@ def _several(word: str, tokenizer: Tokenizer) -> NothingToShowError:
     ids = tokenizer.encode(word)
     advice = "Give one of these tokens, or a word that is one token."
     if not any(token_string(tokenizer, index) for index in ids):
-        advice = "They are bytes of its characters: give a word that is one token."
+        advice = "They are bytes of its characters. Give a word that is one token."
     pieces = [token_label(tokenizer, index) for index in ids]
     return NothingToShowError(
         Words(
-            f"{word!r} is {len(ids)} tokens of this model ({', '.join(pieces)}), and a table has one vector a token",
+            f"{word!r} is {len(ids)} tokens of this model ({', '.join(pieces)}); a table has one vector per token",
             f"“{word}”在这个模型里是 {len(ids)} 个 token（{'、'.join(pieces)}），而表里每个 token 一个向量",
         ),
         advice=advice,

@@ -1,4 +1,4 @@
-"""Where a model has attention: self-attention of a Mini-GPT; encoder, decoder and cross-attention of a model of pairs.
+"""The kinds of attention of a model: self-attention; or encoder, decoder and cross-attention of an encoder-decoder.
 
 Layers and heads are counted from 0.
 """
@@ -49,16 +49,16 @@ class AttentionPart:
 
     @property
     def causal(self) -> bool:
-        """Whether no token sees what stands after it."""
+        """Whether no token attends to the tokens after it."""
         return self.name in ("self", "decoder")
 
     def allowed(self, n_queries: int, n_keys: int) -> Tensor:
-        """allowed_TS, boolean: who may look at whom, for texts without padding."""
+        """allowed_TS, boolean: which keys each query may attend to, in texts without padding."""
         attend = Attend(causal=self.causal, window=self.window)
         return attend.matrix(n_queries, n_keys)[0, 0]
 
     def check(self, layer: int | None, head: int | None) -> None:
-        """Raises `SettingsError` for a layer or a head that this part does not have."""
+        """Raise `SettingsError` for a layer or a head that this part does not have."""
         for what, number, count in (("layer", layer, self.n_layers), ("head", head, self.n_heads)):
             if number is not None and not 0 <= number < count:
                 raise SettingsError(

@@ -1,4 +1,4 @@
-"""How surprised a model is by each token of a text: −log P, and what it had expected."""
+"""The surprise of each token of a text, −log P, and the tokens that were likelier."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mingyue.scoring import window_starts
 from mingyue.words import Language, TextTable, Words
 
 MOST_TOKENS = 20_000
-"""Of a longer text its beginning is shown."""
+"""Of a longer text the beginning is shown."""
 _MOST_AT_ONCE = 1 << 13  # tokens read in one pass (at least one window)
 _MOST_PRINTED = 40  # rows of the terminal's table
 _DARKEST = 8.0  # nats: P = 0.03 %
@@ -37,22 +37,22 @@ class SurpriseView(View):
     title = Words("Surprise of each token, −log P", "每个 token 的意外程度，−log P")
 
     pieces_N: tuple[str, ...]
-    """The tokens for people, all printable."""
+    """The tokens as printable text."""
     texts_N: tuple[str, ...]
-    """The tokens as they stand in the text, line ends as line ends."""
+    """The tokens as they stand in the text, newlines included."""
     ids_N: Ints
     logprob_N: Floats
-    """log P of each token given all before it, natural; not a number for a first token with nothing before it."""
+    """log P of each token given all before it, natural; NaN for a first token with no token before it."""
     rank_N: Ints
-    """1 = it was the likeliest; 0 where it was not predicted."""
+    """1 = the likeliest; 0 where it was not predicted."""
     top_ids_NK: Ints
-    """The likeliest tokens there; −1 where nothing was predicted."""
+    """The likeliest tokens at each position; −1 where nothing was predicted."""
     top_pieces_NK: tuple[tuple[str, ...], ...]
     top_probabilities_NK: Floats
     total: float
     """Σ log P, natural."""
     scored: int
-    """Tokens that were counted."""
+    """Tokens with a probability."""
     n_tokens: int
     """Tokens of the whole text: more than are shown where it is longer than 20,000."""
     context: int
@@ -62,7 +62,7 @@ class SurpriseView(View):
 
     @property
     def nats_per_token(self) -> float:
-        """The loss of the text; not a number where nothing was counted."""
+        """The loss of the text; NaN for a text without a predicted token."""
         return -self.total / self.scored if self.scored else math.nan
 
     def charts(self, language: Language = "en") -> list[Chart]:
@@ -105,7 +105,7 @@ class SurpriseView(View):
     def _hover(self, n: int, language: Language) -> list[str]:
         value = self._value(n)
         if value is None:
-            return [Words("first token: nothing stands before it", "第一个 token：前面什么都没有").of(language)]
+            return [Words("first token: no token stands before it", "第一个 token：前面没有 token").of(language)]
         probability, rank = percent(math.exp(-value)), int(self.rank_N[n])
         head = Words(
             f"{self.pieces_N[n]}: {value:.2f} nats, P = {probability}, rank {rank}",
@@ -119,20 +119,20 @@ class SurpriseView(View):
 
     def _each(self, language: Language) -> TextTable:
         columns = (
-            Words("place", "位置"), Words("token", "token"), Words("−log P", "−log P"), Words("P", "P"),
-            Words("rank", "名次"), Words("the model expected", "模型的预期"),
+            Words("position", "位置"), Words("token", "token"), Words("−log P", "−log P"), Words("P", "P"),
+            Words("rank", "名次"), Words("likeliest", "最可能的 token"),
         )  # fmt: skip
         names = [column.of(language) for column in columns]
-        places = list(range(len(self.pieces_N)))
+        positions = list(range(len(self.pieces_N)))
         title = Words("Each token", "逐个 token")
-        if len(places) > _MOST_PRINTED:
+        if len(positions) > _MOST_PRINTED:
             title = Words(
-                f"The {_MOST_PRINTED} most surprising of {len(places):,} tokens",
-                f"{len(places):,} 个 token 中最意外的 {_MOST_PRINTED} 个",
+                f"The {_MOST_PRINTED} most surprising of {len(positions):,} tokens",
+                f"{len(positions):,} 个 token 中最意外的 {_MOST_PRINTED} 个",
             )
-            places = sorted(places, key=lambda n: -(self._value(n) or 0.0))[:_MOST_PRINTED]
+            positions = sorted(positions, key=lambda n: -(self._value(n) or 0.0))[:_MOST_PRINTED]
         rows = []
-        for n in places:
+        for n in positions:
             value = self._value(n)
             numbers = (
                 ["–", "–", "–"] if value is None else [decimals(value), percent(math.exp(-value)), str(self.rank_N[n])]
@@ -143,15 +143,15 @@ class SurpriseView(View):
     def _about(self, language: Language) -> str:
         said = [
             Words(
-                f"Darker = less expected; the scale ends at {_DARKEST:.0f} nats (P = {percent(math.exp(-_DARKEST))}).",
+                f"Darker = less likely; the scale ends at {_DARKEST:.0f} nats (P = {percent(math.exp(-_DARKEST))}).",
                 f"颜色越深越出乎意料；色标到 {_DARKEST:.0f} nat 为止（P = {percent(math.exp(-_DARKEST))}）。",
             )
         ]
         if len(self.pieces_N) and self.rank_N[0] == 0:
             said.append(
                 Words(
-                    "The first token has no probability: nothing stands before it.",
-                    "第一个 token 没有概率：它前面什么都没有。",
+                    "The first token has no probability: no token stands before it.",
+                    "第一个 token 没有概率：它前面没有 token。",
                 )
             )
         if self.source is not None:
@@ -176,19 +176,19 @@ class SurpriseView(View):
 
 @torch.inference_mode()
 def surprise_view(subject: Subject, reading: Reading, *, top: int = 5) -> SurpriseView:
-    """−log P of each token of a reading, and the `top` tokens that were likeliest there.
+    """−log P of each token of a reading, and the `top` likeliest tokens at each position.
 
     Of one text, which may be longer than the context (`subject.read(text, any_length=True)`), in windows as
-    `mingyue.scoring.score` reads it, up to 20,000 tokens; the sum is that of `score`. Of a pair, the target (end mark
-    included) given the source. Raises `SettingsError` for `top` below 1, `GenerationError` for numbers that are none.
+    `mingyue.scoring.score` reads it, up to 20,000 tokens; the sum is that of `score`. Of a pair, the target (EOS
+    included) given the source. Raises `SettingsError` for `top` below 1, `GenerationError` for NaN logits.
     """
     if top < 1:
-        raise SettingsError(f"{top} words a place cannot be shown: give at least 1")
+        raise SettingsError(f"{top} tokens per position cannot be shown: give at least 1")
     context = subject.module.config.context
     stride = max(1, context // 2)
     n_all = len(reading.targets_T)
     if isinstance(subject.module, DecoderOnly):
-        # With a start mark before it the first token of the text is predicted too.
+        # After a BOS token the first token of the text is predicted too.
         n_kept = min(n_all, MOST_TOKENS if subject.starts_with_bos else MOST_TOKENS - 1)
         found = _in_windows(subject.module, reading.ids_T[: n_kept + 1], reading.targets_T[:n_kept], stride, top)
     else:
@@ -196,8 +196,8 @@ def surprise_view(subject: Subject, reading: Reading, *, top: int = 5) -> Surpri
         found = _ranked(subject.logits(reading), reading.targets_T, top)
     if bool(torch.isnan(found.truth_logprob_N).any()):
         raise GenerationError(
-            "the model's output is not a number (NaN)",
-            advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
+            "the model's output is NaN",
+            advice="Its weights are damaged, or training had diverged when it was saved. Use an earlier checkpoint.",
         )
     return _view(subject, reading, found, n_kept, stride)
 

@@ -22,7 +22,7 @@ def stream_taps(n_blocks: int, stack: str = "") -> list[str]:
 
 
 def tap_label(tap: str, language: Language = "en") -> str:
-    """The name of such a tap for people. Blocks are counted from 0."""
+    """The label of a tap of the residual stream. Blocks are counted from 0."""
     parts = tap.split(".")
     if "blocks" in parts:
         layer = parts[parts.index("blocks") + 1]
@@ -36,7 +36,7 @@ def tap_label(tap: str, language: Language = "en") -> str:
 
 
 def tap_names(subject: Subject) -> tuple[str, ...]:
-    """Every tap name of this model, in the order of a forward pass; read from the running code, on one token."""
+    """Every tap of this model, in the order of a forward pass; read from the running code, on one token."""
     taps = Taps("*")
     one = torch.zeros(1, 1, dtype=torch.long, device=subject.device)
     with torch.inference_mode():
@@ -45,7 +45,7 @@ def tap_names(subject: Subject) -> tuple[str, ...]:
 
 
 def check_taps(subject: Subject, taps: Iterable[str]) -> None:
-    """Raises `SettingsError` for a name or pattern that is no place of this model, with the nearest that is."""
+    """Raise `SettingsError` for a name or pattern that matches no tap of this model, with the nearest that does."""
     known = tap_names(subject)
     for name in taps:
         if not matching(name, known):
@@ -53,24 +53,24 @@ def check_taps(subject: Subject, taps: Iterable[str]) -> None:
             if hint is None:
                 guess = nearest(name, known)
                 hint = f"Did you mean {guess!r}?" if guess else f"The first are {', '.join(known[:5])}, …"
-            raise SettingsError(f"this model has no place called {name!r} to look at or edit", advice=hint)
+            raise SettingsError(f"this model has no tap {name!r}", advice=hint)
 
 
 def _of_the_other_kind(subject: Subject, name: str, known: Sequence[str]) -> str | None:
     """Advice for a name that the other kind of model has."""
     if subject.of_pairs and matching(f"decoder.{name}", known):
         return (
-            "A model of pairs has its blocks in an encoder and a decoder: names begin with `encoder.` or `decoder.`. "
-            'Of switch_off, give part="encoder", "decoder" (its self-attention) or "cross".'
+            "An encoder-decoder model has its blocks in both stacks: names begin with `encoder.` or `decoder.`. "
+            'Give switch_off part="encoder", "decoder" (its self-attention) or "cross".'
         )
     if not subject.of_pairs and name.startswith(("encoder.", "decoder.")):
         return (
-            "A Mini-GPT has neither encoder nor decoder: its names begin with `blocks.`. "
-            'Of switch_off, leave part out (part="self").'
+            "A decoder-only model has neither encoder nor decoder: its names begin with `blocks.`. "
+            'Leave the part of switch_off out (part="self").'
         )
     return None
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a name or pattern of `Taps` means."""
+    """The names that a name or pattern of `Taps` matches."""
     return [name for name in names if Taps(pattern).wants(name)]

@@ -26,8 +26,8 @@ _Groups = list[tuple[list[Step], str]]
 _BLOCK = re.compile(r"^(?:(?:encoder|decoder)\.)?blocks\.(\d+)")
 _PARTS = {
     "text": Words("text", "文本"),
-    "embedding": Words("embedding", "词表"),
-    "source embedding": Words("source embedding", "源语言词表"),
+    "embedding": Words("embedding", "嵌入"),
+    "source embedding": Words("source embedding", "源语言嵌入"),
     "positions": Words("positions", "位置"),
     "attention": Words("attention", "注意力"),
     "encoder attention": Words("encoder attention", "编码器注意力"),
@@ -45,7 +45,7 @@ _PARTS = {
 
 @dataclass(frozen=True, eq=False)
 class TraceView(View):
-    """All steps in the order in which they run."""
+    """All steps of a forward pass, in order."""
 
     title = Words("Every step from ids to loss", "从 id 到损失的每一步")
 
@@ -54,17 +54,17 @@ class TraceView(View):
     legend: dict[str, int]
     """The size of each letter here."""
     loss: float | None
-    """Nats per token; None where nothing is known to follow."""
+    """Nats per token; None where no next token is known."""
     source: str | None = None
 
     @property
     def parameters(self) -> int:
-        """Of all steps: those of the model."""
+        """Parameters of all steps: those of the model."""
         return sum(step.parameters for step in self.steps)
 
     @property
     def flops(self) -> int:
-        """Of all steps: those of `sizes(config).forward_flops(…, dense=True)` for this text."""
+        """FLOPs of all steps: those of `sizes(config).forward_flops(…, dense=True)` for this text."""
         return sum(step.flops for step in self.steps)
 
     def by_part(self) -> dict[str, tuple[int, int]]:
@@ -79,7 +79,7 @@ class TraceView(View):
         }
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """Parameters and arithmetic by part."""
+        """Parameters and FLOPs by part."""
         return _charts(self, language)
 
     def tables(self, language: Language = "en") -> list[TextTable]:
@@ -103,10 +103,10 @@ class TraceView(View):
 
 @torch.inference_mode()
 def trace_view(subject: Subject, reading: Reading) -> TraceView:
-    """Run the model over a reading and note every step: what you see is read from the code while it runs.
+    """Run the model over a reading and record every step, from the running code.
 
-    Attention is written out (scores and weights exist), as wherever weights are shown; the fused kernel does the same
-    without them. In a sliding window its products are counted over the keys that the kernel computes. Raises
+    Attention takes the explicit path, with scores and weights, as wherever weights are shown; the fused kernel computes
+    the same without them. With a sliding window the products are counted over the keys that the kernel computes. Raises
     `NothingToShowError` for a text whose weights would not fit.
     """
     module = subject.module
@@ -116,9 +116,9 @@ def trace_view(subject: Subject, reading: Reading) -> TraceView:
         most = math.isqrt(MOST_CELLS // module.config.n_heads)
         raise NothingToShowError(
             Words(
-                f"{longest:,} tokens make {cells:,} attention weights a layer; "
-                f"a trace writes out at most {MOST_CELLS:,}",
-                f"{longest:,} 个 token 每层有 {cells:,} 个注意力权重；这里最多写出 {MOST_CELLS:,} 个",
+                f"{longest:,} tokens have {cells:,} attention weights per layer; "
+                f"a trace computes at most {MOST_CELLS:,}",
+                f"{longest:,} 个 token 每层有 {cells:,} 个注意力权重；这里最多计算 {MOST_CELLS:,} 个",
             ),
             advice=f"Give a text of at most {most:,} tokens: the steps are the same.",
         )
@@ -139,23 +139,21 @@ def trace_view(subject: Subject, reading: Reading) -> TraceView:
 
 
 def text_loss(logits_BNV: Tensor, targets_BN: Tensor) -> Tensor:
-    """Mean −log P of targets, from the sum that training minimises."""
+    """Mean −log P of the targets, from the sum that training minimises."""
     logprobs_BNV = logits_BNV.float().log_softmax(dim=-1)
     surprise_BN = -logprobs_BNV.gather(-1, targets_BN[..., None])[..., 0]
     return loss_of_logits(logits_BNV.flatten(0, 1), targets_BN.flatten()).nats / surprise_BN.numel()
 
 
 def _charts(view: TraceView, language: Language) -> list[Chart]:
-    """Parameters and arithmetic by part."""
+    """Parameters and FLOPs by part."""
     rows = [
         {"part": _PARTS[part].of(language), "parameters": parameters, "flops": flops}
         for part, (parameters, flops) in view.by_part().items()
         if parameters or flops
     ]
     part = Words("part", "部件").of(language)
-    tied = Words(
-        "The output layer is the embedding table once more, and counts once.", "输出层就是词表本身，只计一次。"
-    )
+    tied = Words("The output layer is the embedding table, which is counted once.", "输出层就是嵌入表，只计一次。")
     return [
         bar_chart(
             Words("Parameters by part", "参数，按部件").of(language),
@@ -167,7 +165,7 @@ def _charts(view: TraceView, language: Language) -> list[Chart]:
             note=tied.of(language) if any(step.formula == "x·Eᵀ" for step in view.steps) else "",
         ),
         bar_chart(
-            Words("Arithmetic of this text by part", "这段文本的计算量，按部件").of(language),
+            Words("FLOPs of this text by part", "这段文本的 FLOPs，按部件").of(language),
             rows,
             x="part",
             y="flops",
@@ -179,7 +177,7 @@ def _charts(view: TraceView, language: Language) -> list[Chart]:
 
 
 def _folded(steps: Sequence[Step]) -> _Groups:
-    """Steps by themselves, but those of a later block together, with its path: it repeats the first one's."""
+    """The steps one by one, but those of a later block together, with its path: they repeat those of the first."""
     groups: _Groups = []
     for step in steps:
         found = _BLOCK.match(step.module)
@@ -204,22 +202,22 @@ def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
     for group, path in groups:
         number += 1
         first, costs = group[0], [sum(step.parameters for step in group), sum(step.flops for step in group)]
-        money = [f"{cost:,}" if cost else "" for cost in costs]
+        costly = [f"{cost:,}" if cost else "" for cost in costs]
         if path:
             last = number + len(group) - 1
             again = Words(f"the same {len(group)} steps again", f"同样的 {len(group)} 步").of(language)
-            rows.append([f"{number}–{last}" if len(group) > 1 else str(number), again, path, "", "", *money, ""])
+            rows.append([f"{number}–{last}" if len(group) > 1 else str(number), again, path, "", "", *costly, ""])
             number = last
         else:
             mark = f" [{first.flow}]" if first.flow else ""
             name = first.name.of(language) + mark
             size = "" if first.size is None else f"{first.size:.3g}"
-            rows.append([str(number), name, first.module, _tuple(first.symbols), _tuple(first.shape), *money, size])
+            rows.append([str(number), name, first.module, _tuple(first.symbols), _tuple(first.shape), *costly, size])
     letters = ", ".join(f"{letter} = {size:,}" for letter, size in view.legend.items())
     note = Words(
         f"{letters}. N = tokens that are predicted. [1] … [8]: the eight shapes of multi-head attention. "
-        "RMS: root mean square of the numbers. Blocks are counted from 0.",
-        f"{letters}。N = 被预测的 token 数。[1] … [8]：多头注意力的八个形状。均方根：这些数字一般有多大。层从 0 数起。",
+        "RMS: root mean square of the result. Blocks are counted from 0.",
+        f"{letters}。N = 被预测的 token 数。[1] … [8]：多头注意力的八个形状。均方根：结果的均方根。层从 0 数起。",
     )
     return TextTable(
         view.title.of(language),
@@ -234,7 +232,7 @@ def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
 def _lines(groups: _Groups, language: Language) -> TextTable:
     names = (
         Words("no.", "序号"), Words("step", "步骤"), Words("formula", "公式"), Words("source", "源代码"),
-        Words("tap", "观察点"),
+        Words("tap", "tap"),
     )  # fmt: skip
     columns = [name.of(language) for name in names]
     rows: list[list[str]] = []
@@ -245,11 +243,12 @@ def _lines(groups: _Groups, language: Language) -> TextTable:
             where = f"{first.source}:{first.line}"
             rows.append([str(number + 1), first.name.of(language), first.formula, where, first.tap])
         number += len(group)
-    title = Words("Formulas, and the lines that did it", "公式，以及执行它的代码行")
+    title = Words("Formulas and source lines", "公式与源代码行")
     note = Words(
-        "Files and lines are those that ran. A tap is the name under which a value can be looked at and edited. "
-        "[view]: the same numbers in another shape; [copy]: they are written anew.",
-        "文件和行号是实际执行的那一行。观察点是可以查看和修改这个值的名字。[view]：同一批数字换个形状看；[copy]：数字被重新写了一遍。",
+        "Files and lines are those that ran. A tap is the name under which a value can be captured and edited. "
+        "[view]: the same memory in another shape; [copy]: the numbers are copied.",
+        "文件和行号是实际执行的那一行。tap 是可以查看和修改这个值的名字。"
+        "[view]：同一块内存换个形状；[copy]：数字被复制。",
     )
     spared = [columns[2], columns[3]]
     return TextTable(title.of(language), columns, rows, right=[columns[0]], note=note.of(language), spared=spared)
@@ -276,8 +275,8 @@ def _sums(view: TraceView, language: Language) -> TextTable:
 
 def _how_counted(language: Language) -> str:
     return Words(
-        "Counted are matrix products, a multiply-add as 2, and every pair of positions of attention; the fused causal "
-        "kernel leaves out most of the hidden half.",
+        "FLOPs are those of matrix products, a multiply-add as 2, over every pair of positions in attention; the fused "
+        "causal kernel skips most of the masked half.",
         "只计矩阵乘法，一次乘加算 2；注意力里每一对位置都算上。融合的因果内核会省去大部分被遮住的一半。",
     ).of(language)
 

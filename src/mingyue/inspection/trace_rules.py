@@ -1,7 +1,7 @@
-"""What the operations of a forward pass are called: names, symbolic shapes and formulas.
+"""Names, symbolic shapes and formulas of the operations of a forward pass.
 
-Each rule recognises an operation by the part that it is done in, the function that does it, and its name in PyTorch.
-What is only bookkeeping (positions 0, 1, 2 …, drawing the mask) has no rule and is left out.
+Each rule matches an operation by the module that it runs in, the function that calls it, and its name in PyTorch.
+Bookkeeping (position indices, building the mask) has no rule and is left out.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _BLOCK = re.compile(r"^blocks\.\d+")
 
 @dataclass(frozen=True)
 class Rule:
-    """One kind of step. In `symbols` Q are the positions that ask and K those looked at, of whichever text."""
+    """One kind of step. In `symbols` Q are the positions of queries and K those of keys, in either text."""
 
     name: Words
     symbols: str
     """Dimensions separated by spaces, after the batch."""
     formula: str
     flow: int = 0
-    """Its place among the eight shapes of multi-head attention; 0 = none of them."""
+    """Its number among the eight shapes of multi-head attention; 0 = none of them."""
 
 
 def kind_of(module: str) -> str:
-    """What a module is, wherever it stands: `decoder.blocks.3.attention.qkv` → `attention.qkv`; a block → `block`."""
+    """The kind of a module: `decoder.blocks.3.attention.qkv` → `attention.qkv`; a block → `block`."""
     inner = _STACK.sub("", module)
     block = _BLOCK.match(inner)
     if block is None:
@@ -38,7 +38,7 @@ def kind_of(module: str) -> str:
 
 
 def rule_of(operation: Operation, count: int) -> Rule | None:
-    """The rule of an operation; `count` says how many of its name the same function did before in the same part.
+    """The rule of an operation, the `count`-th (from 0) of its name by the same function in the same module.
 
     None for bookkeeping.
     """
@@ -59,11 +59,11 @@ def _norm(kind: str, name: str) -> Rule:
         return Rule(Words("normalise each query", "归一化每个查询"), "Q H D", formula)
     if kind.endswith("key_norm"):
         return Rule(Words("normalise each key", "归一化每个键"), "K G D", formula)
-    place = Words("final norm", "末端归一化") if kind == "final_norm" else Words("norm", "归一化")
+    place = Words("final norm", "最终归一化") if kind == "final_norm" else Words("norm", "归一化")
     return Rule(place, "Q M", formula)
 
 
-_LOOKUP = Rule(Words("look up the vectors of the ids", "查表：取出各 id 的向量"), "Q M", "x = E[ids]")
+_LOOKUP = Rule(Words("look up the embeddings of the ids", "查表：取出各 id 的嵌入"), "Q M", "x = E[ids]")
 _SCALE = Rule(Words("scale the vectors", "放大向量"), "Q M", "x = x · √M")
 _RESIDUAL = Rule(Words("add to the residual stream", "加回残差流"), "Q M", "x = x + sublayer(x)")
 _ACTIVATION = Rule(Words("activation", "激活函数"), "Q F", "h = activation(u)")
@@ -85,7 +85,7 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
     ("model", "DecoderOnly.hidden", "mul"): _SCALE,
     ("model", "EncoderDecoder._embed", "mul"): _SCALE,
     ("positions", "LearnedPositions.add", "embedding"): Rule(
-        Words("look up the vectors of the positions", "查表：取出各位置的向量"), "Q M", "p = P[0 … T−1]"
+        Words("look up the embeddings of the positions", "查表：取出各位置的嵌入"), "Q M", "p = P[0 … T−1]"
     ),
     ("positions", "SinusoidalPositions.add", "embedding"): Rule(
         Words("sines and cosines of the positions", "各位置的正弦与余弦"), "Q M", "p = sin, cos(pos / 10000^(2i/M))"
@@ -108,10 +108,10 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
     ("attention", "MultiHeadAttention.forward", "transpose", 1): _KEY,
     ("attention", "MultiHeadAttention.forward", "transpose", 2): _VALUE,
     ("attention", "RotaryRotation.turn", "addcmul", 0): Rule(
-        Words("turn the queries by their positions", "按位置旋转查询"), "H Q D", "q = R(pos)·q"
+        Words("rotate the queries by position", "按位置旋转查询"), "H Q D", "q = R(pos)·q"
     ),
     ("attention", "RotaryRotation.turn", "addcmul", 1): Rule(
-        Words("turn the keys by their positions", "按位置旋转键"), "G K D", "k = R(pos)·k"
+        Words("rotate the keys by position", "按位置旋转键"), "G K D", "k = R(pos)·k"
     ),
     # Cross-attention: queries of the target, keys and values of the source.
     ("cross_attention.key_value", "", "linear"): Rule(
@@ -131,28 +131,28 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
     ("cross_attention", "CrossAttention.forward", "transpose", 0): _QUERY,
     # Both kinds of attention.
     ("attention", "explicit_attention", "repeat_interleave", 0): Rule(
-        Words("keys for every head that shares them", "键复制给共用它的各头"), "H K D", ""
+        Words("repeat keys for the heads that share them", "键复制给共用它的各头"), "H K D", ""
     ),
     ("attention", "explicit_attention", "repeat_interleave", 1): Rule(
-        Words("values for every head that shares them", "值复制给共用它的各头"), "H K D", ""
+        Words("repeat values for the heads that share them", "值复制给共用它的各头"), "H K D", ""
     ),
     ("attention", "explicit_attention", "matmul", 0): Rule(
-        Words("every query with every key", "每个查询与每个键的点积"), "H Q K", "q·kᵀ", 5
+        Words("dot product of every query with every key", "每个查询与每个键的点积"), "H Q K", "q·kᵀ", 5
     ),
     ("attention", "explicit_attention", "div"): Rule(
         Words("scores: scaled", "得分：缩放"), "H Q K", "q·kᵀ / √D", 5
     ),
     ("attention", "explicit_attention", "masked_fill", 0): Rule(
-        Words("hide what may not be seen", "遮住不可见的位置"), "H Q K", "hidden → −∞", 5
+        Words("mask hidden positions", "用掩码遮住不可见的位置"), "H Q K", "hidden → −∞", 5
     ),
     ("attention", "explicit_attention", "softmax"): Rule(
         Words("weights: softmax of each row", "权重：逐行 softmax"), "H Q K", "exp(s) / Σ exp(s)", 5
     ),
     ("attention", "explicit_attention", "masked_fill", 1): Rule(
-        Words("hidden cells are exactly 0", "被遮住的格子恰好为 0"), "H Q K", "hidden → 0", 5
+        Words("masked weights are exactly 0", "被遮住的权重恰好为 0"), "H Q K", "hidden → 0", 5
     ),
     ("attention", "explicit_attention", "matmul", 1): Rule(
-        Words("each head's mix of values", "各头对值加权求和"), "H Q D", "weights·v", 5
+        Words("weighted sum of values per head", "各头对值加权求和"), "H Q D", "weights·v", 5
     ),
     ("attention", "Attention._attend", "transpose"): Rule(
         Words("back: positions before heads (transpose)", "换回：位置在前，头在后（transpose）"), "Q H D", "", 6
@@ -167,7 +167,9 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
         Words("output projection", "输出投影"), "Q M", "heads·Wᵀ + b", 8
     ),
     # Feed-forward.
-    ("feedforward.inner", "", "linear"): Rule(Words("to the inner width", "升到内部宽度"), "Q F", "u = x·W₁ᵀ + b₁"),
+    ("feedforward.inner", "", "linear"): Rule(
+        Words("project to the inner width", "投影到内部宽度"), "Q F", "u = x·W₁ᵀ + b₁"
+    ),
     ("feedforward", "FeedForward.forward", "relu"): _ACTIVATION,
     ("feedforward", "FeedForward.forward", "gelu"): _ACTIVATION,
     ("feedforward", "FeedForward.forward", "silu"): _ACTIVATION,
@@ -175,7 +177,9 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
     ("feedforward", "gated", "mul"): Rule(
         Words("gate: silu of one half times the other", "门控：一半过 silu，再乘另一半"), "Q F", "h = silu(gate) ⊙ up"
     ),
-    ("feedforward.output", "", "linear"): Rule(Words("back to the model's width", "回到模型宽度"), "Q M", "h·W₂ᵀ + b₂"),
+    ("feedforward.output", "", "linear"): Rule(
+        Words("project back to the model width", "投影回模型宽度"), "Q M", "h·W₂ᵀ + b₂"
+    ),
     ("block", "Block._add", "add"): _RESIDUAL,
     ("output", "", "linear"): Rule(
         Words("logits: a score for every token of the vocabulary", "logits：给词表里每个 token 打分"), "Q V", "x·Wᵀ + b"
@@ -185,10 +189,10 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
         Words("softmax, as logarithms", "softmax（取对数）"), "N V", "log P = z − log Σ exp(z)"
     ),
     ("model", "text_loss", "neg"): Rule(
-        Words("−log P of what came", "实际出现的 token 的 −log P"), "N", "−log P(xₜ₊₁ | x₁ … xₜ)"
+        Words("−log P of the next token", "下一个 token 的 −log P"), "N", "−log P(xₜ₊₁ | x₁ … xₜ)"
     ),
     ("model", "loss_of_logits", "cross_entropy"): Rule(
-        Words("their sum: what training makes small", "求和：训练要压低的就是它"), "", "−Σ log P"
+        Words("sum: what training minimises", "求和：训练所最小化的量"), "", "−Σ log P"
     ),
     ("model", "text_loss", "div"): Rule(
         Words("loss of the text, nats per token", "整段文本的损失，每 token 的 nat"), "", "−Σ log P / N"

@@ -1,4 +1,4 @@
-"""From the operations of a forward pass to the steps that a trace shows."""
+"""The steps that a trace shows, from the operations of a forward pass."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ _RESHAPING = ("view", "transpose", "flatten")
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the pass."""
+    """One step of a forward pass."""
 
     name: Words
     module: str
-    """Path of the module that does it, as in `named_modules`; "" around the model."""
+    """Path of the module that runs it, as in `named_modules`; "" around the model."""
     symbols: tuple[str, ...]
     """Its shape in the letters of `mingyue.nn`: B, T, S, M, H, G, D, F, V; N = tokens predicted."""
     shape: tuple[int, ...]
     parameters: int
-    """Of the module, where it is used for the first time: a shared table counts once."""
+    """Parameters of the module at its first use: a shared table counts once."""
     flops: int
     """Of its matrix product (a multiply-add is 2); 0 for all else."""
     formula: str
-    """[view]: the same numbers seen in another shape; [copy]: they are written anew."""
+    """[view]: the same memory in another shape; [copy]: the numbers are copied."""
     source: str
     """File, from the package on."""
     line: int
     part: str
-    """As in `sizes(config).parts()`, for adding up; "residual", "text" and "loss" have neither weights nor products."""
+    """As in `sizes(config).parts()`; "residual", "text" and "loss" have neither weights nor matrix products."""
     flow: int = 0
-    """Which of the eight shapes of multi-head attention it shows, from 1; 0 = none."""
+    """Number of the shape of multi-head attention that it shows, 1 to 8; 0 = none."""
     tap: str = ""
-    """The name under which it can be looked at and edited; "" = none."""
+    """The tap at which its result can be captured and edited; "" = none."""
     size: float | None = None
-    """Root mean square of its numbers; None where it has none."""
+    """Root mean square of its result; None for ids."""
 
 
 def tokenizer_steps(reading: Reading) -> list[Step]:
-    """Where a pass begins: the tokenizers' work, which is not arithmetic on tensors."""
+    """The first steps, done by the tokenizers."""
     source = inspect.getsourcefile(Tokenizer.encode) or ""
     where = "mingyue" + source.rpartition("mingyue")[2].replace("\\", "/")
     line = inspect.getsourcelines(Tokenizer.encode)[1]
@@ -99,7 +99,7 @@ class Tracer:
         return found
 
     def _idle(self, operation: Operation) -> bool:
-        """A step that does nothing in this model: no heads share their keys."""
+        """Whether a step does nothing in this model: no heads share their keys."""
         return operation.name == "repeat_interleave" and self.config.n_heads == self.config.n_kv_heads
 
     def _input(self, operation: Operation) -> Step:
@@ -131,7 +131,7 @@ class Tracer:
         )
 
     def _symbol(self, symbol: str, operation: Operation, count: int) -> str:
-        """Q and K are positions of the source or of the target, as it depends on who asks whom."""
+        """The letter of the text whose positions Q or K are: S of the source, T of the target."""
         if symbol not in ("Q", "K"):
             return symbol
         module = operation.module

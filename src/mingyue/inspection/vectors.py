@@ -1,4 +1,4 @@
-"""One word in several texts: the same vector in the table, another in each text after the blocks."""
+"""One word in several texts: its vectors layer by layer, from the same embedding to different contexts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mingyue.inspection.view import View
 from mingyue.inspection.word_vectors import WordVectors, compare_word
 from mingyue.words import Language, TextTable, Words
 
-_WORD = Words("pairs of this word's vectors", "这个词的各向量之间")
+_WORD = Words("pairs of occurrences of the word", "这个词的各处之间")
 _OTHERS = Words("random pairs of other tokens", "随机的其他 token 之间")
 _MOST_PAIRS_LISTED = 6
 
@@ -64,41 +64,40 @@ def vectors_view(subject: Subject, word: str, texts: Sequence[str], *, seed: int
 
 
 def _charts(view: VectorsView, language: Language) -> list[Chart]:
-    """Cosines by layer, their matrices, the last one large, the plane."""
+    """Cosines by layer, their matrices, the last one large, and the PCA plane."""
     word, labels = view.word, view.labels_N
-    places = [tap_label(place, language) for place in view.places_L]
+    layers = [tap_label(tap, language) for tap in view.places_L]
     rows = []
     for tick, pairs_P, (mean, low, high) in zip(
-        layer_ticks(places), view.pair_cosines_LP(), view.baseline_L3.tolist(), strict=True
+        layer_ticks(layers), view.pair_cosines_LP(), view.baseline_L3.tolist(), strict=True
     ):
         own = {"mean": float(pairs_P.mean()), "low": float(pairs_P.min()), "high": float(pairs_P.max())}
         rows.append({"layer": tick, "which": _WORD.of(language), **own})
         if np.isfinite(mean):
             rows.append({"layer": tick, "which": _OTHERS.of(language), "mean": mean, "low": low, "high": high})
     by_layer = line_chart(
-        Words(f'"{word}": how alike its vectors are, layer by layer', f"“{word}”：各层里它的向量有多相似").of(language),
+        Words(f'"{word}": cosine similarity of its vectors by layer', f"“{word}”：各层里向量的余弦相似度").of(language),
         rows,
         x="layer",
         y="mean",
         series="which",
         low="low",
         high="high",
-        x_title=Words("from the table to the end of the model", "从词表到模型末端").of(language),
+        x_title=Words("layer, from the embedding table to the end of the model", "层，从嵌入表到模型末端").of(language),
         y_title=Words("cosine", "余弦").of(language),
         note=Words(
-            "Lines are means; bands go from the least to the greatest pair of the word, and from 5 % to 95 % of the "
-            "random pairs.",
-            "线为均值；该词的色带从最小的一对到最大的一对，随机对的色带为 5 % 到 95 %。",
+            "Lines are means; the band of the word spans minimum to maximum, that of the random pairs 5 % to 95 %.",
+            "线为均值；该词的色带为最小值到最大值，随机对的色带为 5 % 到 95 %。",
         ).of(language),
     )
     note = _about(view, language)
     grid = matrix_grid(
-        Words(f'"{word}": cosines between its occurrences, at each place', f"“{word}”：各处出现之间的余弦，逐层").of(
+        Words(f'"{word}": cosines between its occurrences by layer', f"“{word}”：各处出现之间的余弦，逐层").of(
             language
         ),
         view.cosines_LNN[None],
         row_titles=[""],
-        column_titles=places,
+        column_titles=layers,
         row_labels=labels,
         column_labels=labels,
         low=min(0.0, float(view.cosines_LNN.min())),
@@ -110,7 +109,7 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         view.cosines_LNN[-1],
         row_labels=labels,
         column_labels=labels,
-        low=math.floor(10 * float(view.cosines_LNN[-1].min())) / 10,  # the differences are what one looks for
+        low=math.floor(10 * float(view.cosines_LNN[-1].min())) / 10,  # so that differences are visible
         high=1.0,
         language=language,
         note=note,
@@ -133,19 +132,19 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
 
 
 def _tables(view: VectorsView, language: Language) -> list[TextTable]:
-    """Cosines by layer against the baseline, and the occurrences with what they see."""
+    """Cosines by layer with the baseline, and the occurrences with what they attend to."""
     columns = [
-        Words("place", "位置"), Words("mean cosine", "平均余弦"), Words("least", "最小"), Words("greatest", "最大"),
+        Words("layer", "层"), Words("mean cosine", "平均余弦"), Words("minimum", "最小"), Words("maximum", "最大"),
         Words("random pairs: mean", "随机对：均值"), Words("5 %", "5 %"), Words("95 %", "95 %"),
     ]  # fmt: skip
     names = [column.of(language) for column in columns]
     rows = []
-    for place, pairs_P, baseline in zip(view.places_L, view.pair_cosines_LP(), view.baseline_L3.tolist(), strict=True):
+    for tap, pairs_P, baseline in zip(view.places_L, view.pair_cosines_LP(), view.baseline_L3.tolist(), strict=True):
         numbers = [float(pairs_P.mean()), float(pairs_P.min()), float(pairs_P.max()), *baseline]
-        rows.append([tap_label(place, language), *map(decimals, numbers)])
+        rows.append([tap_label(tap, language), *map(decimals, numbers)])
     by_layer = TextTable(
         Words(
-            f'"{view.word}" in {len(view.labels_N)} places: cosines of its vectors',
+            f'"{view.word}" at {len(view.labels_N)} positions: cosines of its vectors',
             f"“{view.word}”的 {len(view.labels_N)} 处：向量之间的余弦",
         ).of(language),
         names,
@@ -167,7 +166,7 @@ def _tables(view: VectorsView, language: Language) -> list[TextTable]:
         )
     ]
     where = TextTable(
-        Words("Where it stands (texts from 1, places from 0)", "它在哪里（文本从 1 数，位置从 0 数）").of(language),
+        Words("Occurrences (texts from 1, positions from 0)", "出现之处（文本从 1 数，位置从 0 数）").of(language),
         headings,
         spots,
         right=headings[1:3],

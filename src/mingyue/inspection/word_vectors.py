@@ -33,36 +33,36 @@ class WordVectors:
     """The tokens of the word where it first occurs; vectors are those of the last."""
     texts: tuple[str, ...]
     labels_N: tuple[str, ...]
-    """Each occurrence with what stands around it."""
+    """Each occurrence with its surrounding characters."""
     text_N: Ints
     """Which text it is in, from 0."""
     position_N: Ints
-    """The place of its last token in what the model reads, from 0."""
+    """The position of its last token in what the model reads, from 0."""
     token_N: Ints
     """The id of that token."""
     pieces_N: tuple[str, ...]
-    """The same for people."""
+    """The same as printable text."""
     places_L: tuple[str, ...]
     """"static", then names of taps."""
     vectors_LNM: Floats
     cosines_LNN: Floats
     baseline_L3: Floats
-    """Cosines of random pairs of other tokens of these texts: mean, 5 % and 95 %; not a number where there are none."""
+    """Cosines of random pairs of other tokens of these texts: mean, 5 % and 95 %; NaN where there are none."""
     plane_N2: Floats
-    """The final vectors on the two directions in which they differ most (PCA)."""
+    """The final vectors on their first two principal components."""
     explained_2: Floats
     """Share of their variance on each."""
     alike: tuple[tuple[int, int], ...]
-    """Pairs of occurrences whose vectors cannot differ: the model reads the same tokens up to both."""
+    """Pairs of occurrences whose vectors cannot differ: they attend to equal tokens at equal positions."""
     alike_apart: float
     """Largest difference of a number between the vectors of such pairs, relative to the largest number there."""
     causal: bool
-    """Whether a token sees only what stands before it; in an encoder it sees its whole text."""
+    """Whether a token attends only to itself and the tokens before it; in an encoder it attends to the whole text."""
     found: int
-    """Occurrences in all texts, those beyond the first 32 counted too."""
+    """Occurrences in all texts, including those beyond the first 32."""
 
     def pair_cosines_LP(self) -> Floats:  # noqa: N802  (the shape is in the name)
-        """Cosines of all P pairs of different occurrences, at each place."""
+        """Cosines of all P pairs of different occurrences, by layer."""
         rows, columns = np.triu_indices(len(self.labels_N), k=1)
         return self.cosines_LNN[:, rows, columns]
 
@@ -70,7 +70,7 @@ class WordVectors:
 def compare_word(subject: Subject, word: str, texts: Sequence[str], seed: int) -> WordVectors:
     """The vectors of `word` in `texts`, as `mingyue.inspection.vectors.vectors_view` describes."""
     if not word:
-        raise NothingToShowError(Words("there is no word to look for: it is empty", "要找的词是空的"))
+        raise NothingToShowError(Words("the word is empty", "要找的词是空的"))
     if len(texts) > MOST_TEXTS:
         raise GenerationError(f"{len(texts)} texts, at most {MOST_TEXTS} are compared", advice="Give fewer texts.")
     read = [read_vectors(subject, word, number, text) for number, text in enumerate(texts, start=1)]
@@ -138,21 +138,21 @@ def cosines(one_NM: Floats, other_KM: Floats) -> Floats:
 
 
 def principal_plane(vectors_NM: Floats) -> tuple[Floats, Floats]:
-    """PCA to two dimensions by SVD of the centred vectors: (places [N, 2], share of the variance of each [2]).
+    """PCA to two dimensions by SVD of the centred vectors: (points [N, 2], share of the variance of each [2]).
 
-    The sign of an axis is free: here the place furthest from the middle is on its positive side.
+    The sign of an axis is free: here the point furthest from the mean is on its positive side.
     """
     centred_NM = vectors_NM.astype(np.float64) - vectors_NM.mean(axis=0, dtype=np.float64)
     left, sizes, _ = np.linalg.svd(centred_NM, full_matrices=False)
-    # Equal vectors differ by rounding alone: that is no direction.
+    # Equal vectors differ only by rounding, which is no direction.
     sizes = np.where(sizes > 1e-6 * max(1e-30, float(np.linalg.norm(vectors_NM))), sizes, 0.0)
-    places = np.zeros((len(vectors_NM), 2))
+    points = np.zeros((len(vectors_NM), 2))
     n = min(2, len(sizes))
-    places[:, :n] = left[:, :n] * sizes[:n]
-    furthest = places[np.abs(places).argmax(axis=0), [0, 1]]
+    points[:, :n] = left[:, :n] * sizes[:n]
+    furthest = points[np.abs(points).argmax(axis=0), [0, 1]]
     shares = np.zeros(2)
     shares[:n] = sizes[:n] ** 2 / max(float((sizes**2).sum()), 1e-30)
-    return (places * np.where(furthest < 0, -1.0, 1.0)).astype(np.float32), shares.astype(np.float32)
+    return (points * np.where(furthest < 0, -1.0, 1.0)).astype(np.float32), shares.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ class TextVectors:
     spots: list[Occurrence]
     vectors_LTM: Floats
     others: list[int]
-    """Places of tokens that are neither the word's nor marks."""
+    """Positions of tokens that are neither part of the word nor special."""
 
     def around(self, spot: Occurrence) -> str:
         """The word with the characters beside it, all on one line."""
@@ -232,7 +232,7 @@ def _vectors(subject: Subject, reading: Reading) -> Floats:
 
 
 def random_pair_cosines(read: Sequence[TextVectors], draw: np.random.Generator) -> Floats:
-    """Mean, 5 % and 95 % of the cosines of random pairs of other tokens with different ids, at each place: [L, 3]."""
+    """Mean, 5 % and 95 % of the cosines of random pairs of other tokens with different ids, by layer: [L, 3]."""
     others = [(row, place) for row, one in enumerate(read) for place in one.others]
     if len(others) > _MOST_OTHERS:
         others = [others[number] for number in draw.choice(len(others), _MOST_OTHERS, replace=False)]
