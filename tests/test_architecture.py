@@ -26,6 +26,7 @@ FLOORS = (
     {"scoring", "charts"},
     {"inspection"},
     {"diagnostics"},
+    {"runs"},
     {"api"},
     {"serve", "claims"},
     {"cli"},

@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mingyue import files
-from mingyue.bundle import FORMAT, load_bundle, save_bundle
-from mingyue.config import ModelConfig, ModelSettings
+from mingyue.bundle import FORMAT, load_bundle, load_pair_bundle, save_bundle
+from mingyue.config import EncoderDecoderConfig, ModelConfig, ModelSettings
 from mingyue.errors import BundleError, MingyueError, SettingsError
-from mingyue.models import DecoderOnly, build_model, resolve_config
+from mingyue.models import DecoderOnly, EncoderDecoder, build_model, resolve_config
 from mingyue.text import Tokenizer, train_char
 
 PRESETS = ("modern", "speed", "gpt2", "llama")
@@ -183,3 +183,42 @@ def test_saving_twice_replaces_the_model(tmp_path: Path) -> None:
     second = saved(tmp_path / "model", "gpt2")
     assert load_bundle(tmp_path / "model").config == second.config
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def saved_pairs(folder: Path, source: Tokenizer | None) -> EncoderDecoder:
+    sizes = {"context": 8, "d_model": 16, "n_layers": 1, "n_encoder_layers": 1, "n_heads": 2, "n_kv_heads": 2}
+    of_source = None if source is None else source.vocab_size
+    config = EncoderDecoderConfig(
+        vocab_size=tokenizer().vocab_size, source_vocab_size=of_source, d_head=8, d_ff=32, **sizes
+    )
+    model = build_model(config, seed=3)
+    save_bundle(folder, config, model.state_dict(), tokenizer(), {}, source_tokenizer=source)
+    return model.eval()
+
+
+def test_an_encoder_decoder_model_comes_back_with_the_tokenizers_of_both_sides(tmp_path: Path) -> None:
+    for name, source in (("shared", None), ("separate", train_char(["bright moon"]))):
+        model = saved_pairs(tmp_path / name, source)
+        bundle = load_bundle(tmp_path / name, EncoderDecoder)
+        assert bundle.config == model.config and bundle.tokenizer.fingerprint == tokenizer().fingerprint
+        assert (bundle.source_tokenizer is bundle.tokenizer) is (source is None)
+        assert bundle.source_tokenizer.fingerprint == (source or tokenizer()).fingerprint
+        for key, tensor in model.state_dict().items():
+            assert torch.equal(bundle.model.state_dict()[key], tensor)
+
+
+def test_a_model_of_the_other_architecture_is_refused_with_what_to_use(tmp_path: Path) -> None:
+    saved(tmp_path / "text")
+    saved_pairs(tmp_path / "pairs", None)
+    with pytest.raises(BundleError, match="decoder-only model, which does not translate") as refused:
+        load_bundle(tmp_path / "text", EncoderDecoder)
+    assert refused.value.advice == "Use `mingyue generate`, or in Python load."
+    with pytest.raises(BundleError, match="encoder-decoder model, which does not continue prompts") as refused:
+        load_bundle(tmp_path / "pairs")
+    assert refused.value.advice == "Use `mingyue translate`, or in Python load_translator."
+
+
+def test_the_old_name_of_the_loader_of_pairs_still_works(tmp_path: Path) -> None:
+    model = saved_pairs(tmp_path / "pairs", None)
+    with pytest.deprecated_call(match=r"load_bundle\(folder, EncoderDecoder\)"):
+        assert load_pair_bundle(tmp_path / "pairs").config == model.config

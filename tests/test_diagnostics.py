@@ -53,10 +53,10 @@ LITTLE_DISK = SimpleNamespace(free=5e8)
     [
         (lambda patch: patch.setattr(psutil, "virtual_memory", lambda: LITTLE_MEMORY), "1.0 GB of memory"),
         (lambda patch: patch.setattr(diagnostics.shutil, "disk_usage", lambda place: LITTLE_DISK), "0.5 GB are free"),
-        (lambda patch: patch.setattr(diagnostics, "_load", lambda: 99.0), "busy"),
+        (lambda patch: patch.setattr(diagnostics, "_load", lambda: 99.0), "Other programs"),
         (lambda patch: patch.setattr(diagnostics, "_container_cores", lambda: 0.5), "--threads 1"),
         (lambda patch: patch.setattr(sys, "stdout", SimpleNamespace(encoding="gbk")), "PYTHONUTF8"),
-        (lambda patch: patch.setattr(diagnostics.os, "access", lambda place, mode: False), "cannot be written"),
+        (lambda patch: patch.setattr(diagnostics.os, "access", lambda place, mode: False), "not writable"),
     ],
 )
 def test_each_trouble_is_one_warning_that_says_what_to_do(fit, monkeypatch, tmp_path, change, word):

@@ -177,7 +177,7 @@ def test_each_process_of_a_machine_takes_the_gpu_of_its_number(monkeypatch):
     with pytest.raises(SettingsError, match="cuda:0 is one GPU, and this run has 4 processes"):
         choose_runtime("cuda:0")
     set_launch(monkeypatch, LOCAL_WORLD_SIZE=3)
-    with pytest.raises(SettingsError, match="3 processes on this machine ask for a GPU each, and it has 2"):
+    with pytest.raises(SettingsError, match="3 processes on this machine need a GPU each, and it has 2"):
         choose_runtime("cuda")
 
 

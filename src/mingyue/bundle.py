@@ -1,11 +1,11 @@
-"""A model folder: everything that is needed to use a model, nothing that executes, loadable anywhere.
+"""A model folder: everything needed to use a model, nothing that executes, loadable on any machine.
 
     config.json            {"format": 1, "model": {… every field of ModelConfig or EncoderDecoderConfig …}}
     model.safetensors      the weights, under the names of the model's `state_dict()`
     tokenizer.json         the tokenizer
-    source_tokenizer.json  that of the source side, in a model of pairs whose sides have a vocabulary each
-    training.json          how it was trained, for people and for prompts ("starts_with_bos"); no local paths;
-                           the SHA-256 of the other files
+    source_tokenizer.json  the source tokenizer of an encoder-decoder model whose sides have separate vocabularies
+    training.json          how it was trained; what generation needs ("starts_with_bos", "begin_id", "unseen"); no
+                           local paths; the SHA-256 of the other files
 
 The format version is written into config.json. A version that this program does not know is refused with a reason.
 """
@@ -17,10 +17,11 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -37,40 +38,57 @@ _FILES = ("config.json", "model.safetensors", "tokenizer.json", "training.json")
 _SOURCE_TOKENIZER = "source_tokenizer.json"
 
 
-@dataclass
-class Bundle:
-    """A loaded folder of a model of one text."""
+ModelT = TypeVar("ModelT", bound=Transformer)
+_REFUSALS = {
+    DecoderOnly: (
+        "holds an encoder-decoder model, which does not continue prompts",
+        "Use `mingyue translate`, or in Python load_translator.",
+    ),
+    EncoderDecoder: (
+        "holds a decoder-only model, which does not translate",
+        "Use `mingyue generate`, or in Python load.",
+    ),
+}
+"""Message and advice where a folder holds the other architecture than the one that was asked for."""
 
-    model: DecoderOnly
+
+@dataclass
+class Bundle(Generic[ModelT]):
+    """A loaded model folder."""
+
+    model: ModelT
     tokenizer: Tokenizer
+    """The tokenizer; of an encoder-decoder model, that of the target side."""
     training: dict[str, Any]
+    """The content of training.json."""
+    separate_source_tokenizer: Tokenizer | None = None
+    """The tokenizer of the source side, if the sides do not share a vocabulary."""
 
     @property
-    def config(self) -> ModelConfig:
-        """The model's complete config."""
+    def source_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the source side; the same object as `tokenizer` if the sides share a vocabulary."""
+        return self.separate_source_tokenizer or self.tokenizer
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The complete config of the model."""
         return self.model.config
 
     @property
     def starts_with_bos(self) -> bool:
-        """Whether a text of this model begins with the start mark (it was trained on more than one document)."""
+        """Whether a text of a decoder-only model begins with BOS (it was trained on more than one document)."""
         return bool(self.training.get("starts_with_bos", False))
 
-
-@dataclass
-class PairBundle:
-    """A loaded folder of a model of pairs."""
-
-    model: EncoderDecoder
-    source_tokenizer: Tokenizer
-    """Where both sides share a vocabulary, the same object as `tokenizer`."""
-    tokenizer: Tokenizer
-    """That of the target side."""
-    training: dict[str, Any]
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """Token ids that the training text (the targets of training pairs) does not use; empty if unknown."""
+        return _unseen_of(self.training)
 
     @property
-    def config(self) -> EncoderDecoderConfig:
-        """The model's complete config."""
-        return self.model.config
+    def begin_id(self) -> int | None:
+        """The token that stands for an empty prompt of a decoder-only model; None if unknown."""
+        found = self.training.get("begin_id")
+        return found if isinstance(found, int) and 0 <= found < self.config.vocab_size else None
 
 
 def save_bundle(
@@ -82,15 +100,15 @@ def save_bundle(
     *,
     source_tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Write a bundle. The folder is made beside its place and renamed: what stood there before is whole until then.
+    """Write a model folder. It is written under a temporary name and renamed: an older folder stays intact until then.
 
-    `source_tokenizer`: that of the source side, where it is not the same. Raises `BundleError` when the disk refuses,
-    or when a tokenizer and the model disagree about the vocabulary.
+    `source_tokenizer`: that of the source side, if the sides have separate vocabularies. Raises `BundleError` when the
+    folder cannot be written, or when a tokenizer has more ids than the model.
     """
     _check_vocabulary("the tokenizer", tokenizer, config.vocab_size)
     if isinstance(config, EncoderDecoderConfig) and config.source_vocab_size is not None:
         if source_tokenizer is None:
-            raise BundleError("the model has a vocabulary for its source side, and no tokenizer of it was given")
+            raise BundleError("the model has a separate source vocabulary, but no source tokenizer was given")
         _check_vocabulary("the source tokenizer", source_tokenizer, config.source_vocab_size)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +127,7 @@ def save_bundle(
     except OSError as error:
         message, advice = explain_os_error("the model", folder, error)
         raise BundleError(message, advice=advice) from error
-    except SafetensorError as error:  # written from Rust: the system's error is in the text alone
+    except SafetensorError as error:  # raised in Rust: the operating system's error is in its text only
         if "os error" not in str(error):
             raise
         full = OSError(errno.ENOSPC if "os error 28" in str(error) else errno.EIO, str(error))
@@ -117,46 +135,43 @@ def save_bundle(
         raise BundleError(message, advice=advice) from error
 
 
-def load_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
-    """Read the bundle of a model of one text. Nothing in it is executed: JSON and tensors only.
+@overload
+def load_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Bundle[DecoderOnly]: ...
 
-    Raises `BundleError` that names the file, and the first tensor that is missing, not expected, or of a wrong shape;
-    and for a model of pairs.
+
+@overload
+def load_bundle(folder: Path, model_class: type[ModelT], *, device: torch.device | str = "cpu") -> Bundle[ModelT]: ...
+
+
+def load_bundle(
+    folder: Path, model_class: type[Transformer] = DecoderOnly, *, device: torch.device | str = "cpu"
+) -> Bundle[Any]:
+    """Load a model folder that holds a `model_class`: `DecoderOnly` or `EncoderDecoder`.
+
+    Nothing in it is executed: it is JSON and tensors only. Raises `BundleError` that names the file, and the first
+    tensor that is missing, unexpected or of a wrong shape; for the other architecture it says what to use instead.
     """
     config = read_bundle_config(folder)
-    if not isinstance(config, ModelConfig):
-        raise BundleError(
-            f"{folder} is a model of pairs (an encoder and a decoder): it does not write from a prompt",
-            advice="Use `mingyue translate`, or in Python load_translator.",
-        )
-    tokenizer = _read_tokenizer(folder, "tokenizer.json", config.vocab_size)
-    model = _read_model(folder, config, device)
-    assert isinstance(model, DecoderOnly)
-    training = _read_json(folder / "training.json")
-    check_files(folder, training)
-    return Bundle(model, tokenizer, training)
-
-
-def load_pair_bundle(folder: Path, *, device: torch.device | str = "cpu") -> PairBundle:
-    """Read the bundle of a model of pairs. Raises `BundleError` as `load_bundle`, and for a model of one text."""
-    config = read_bundle_config(folder)
-    if not isinstance(config, EncoderDecoderConfig):
-        raise BundleError(
-            f"{folder} is a model of one text (a decoder alone): it does not translate",
-            advice="Use `mingyue generate`, or in Python load.",
-        )
-    tokenizer = source_tokenizer = _read_tokenizer(folder, "tokenizer.json", config.vocab_size)
-    if config.source_vocab_size is not None:
+    if isinstance(config, ModelConfig) is not (model_class is DecoderOnly):
+        message, advice = _REFUSALS[model_class]
+        raise BundleError(f"{folder} {message}", advice=advice)
+    tokenizer, source_tokenizer = _read_tokenizer(folder, "tokenizer.json", config.vocab_size), None
+    if isinstance(config, EncoderDecoderConfig) and config.source_vocab_size is not None:
         source_tokenizer = _read_tokenizer(folder, _SOURCE_TOKENIZER, config.source_vocab_size)
     model = _read_model(folder, config, device)
-    assert isinstance(model, EncoderDecoder)
     training = _read_json(folder / "training.json")
     check_files(folder, training)
-    return PairBundle(model, source_tokenizer, tokenizer, training)
+    return Bundle(model, tokenizer, training, source_tokenizer)
+
+
+def load_pair_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Bundle[EncoderDecoder]:
+    """Deprecated: use `load_bundle(folder, EncoderDecoder)`."""
+    warnings.warn("use load_bundle(folder, EncoderDecoder)", DeprecationWarning, stacklevel=2)
+    return load_bundle(folder, EncoderDecoder, device=device)
 
 
 def read_training(folder: Path) -> dict[str, Any]:
-    """What training.json says, once every file of the bundle is found to be what was written. Raises `BundleError`."""
+    """The content of training.json, after the checksums of all files were compared. Raises `BundleError`."""
     read_bundle_config(folder)
     training = _read_json(folder / "training.json")
     check_files(folder, training)
@@ -164,38 +179,47 @@ def read_training(folder: Path) -> dict[str, Any]:
 
 
 def check_files(folder: Path, training: Mapping[str, Any]) -> None:
-    """Compare the files with the checksums of training.json, where it has them. Raises `BundleError` for the first."""
+    """Compare the files with the checksums in training.json, if any. Raises `BundleError` for the first mismatch."""
     checksums = training.get("checksums", {})
     if not isinstance(checksums, dict):
-        raise BundleError(f"{folder / 'training.json'} is damaged: its checksums are no JSON object")
+        raise BundleError(f"{folder / 'training.json'} is damaged: its checksums are not a JSON object")
     for name, expected in checksums.items():
         path = folder / Path(name).name
         if not path.is_file():
-            raise BundleError(f"{folder} is not a whole model folder: {name} missing")
+            raise BundleError(f"{folder} is not a complete model folder: {name} missing")
         found = sha256_of(path)
         if found != expected:
             raise BundleError(
                 f"{path} is damaged: its SHA-256 is {found[:12]}…, training.json says {str(expected)[:12]}…",
-                advice="Copy it again; that of a run is made anew by `mingyue resume`. If you changed it on purpose, "
-                "take its line out of the checksums in training.json.",
+                advice="Copy it again; `mingyue resume` writes that of a run again. If you changed it on purpose, "
+                "remove its entry from the checksums in training.json.",
             )
 
 
 def read_bundle_config(folder: Path) -> TransformerConfig:
-    """The config of the model in a folder: what kind of model it is, without its weights. Raises `BundleError`."""
+    """The config of the model in a folder, without loading its weights. Raises `BundleError`."""
     if not folder.exists() and _aside(folder).is_dir():
-        _aside(folder).replace(folder)  # a program was killed between the two renames of `_put_in_place`
+        _aside(folder).replace(folder)  # the process was killed between the two renames of `_put_in_place`
     if not folder.is_dir():
         raise BundleError(f"{folder} is not a model folder", advice="A model folder holds " + ", ".join(_FILES) + ".")
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if missing:
-        raise BundleError(f"{folder} is not a whole model folder: {', '.join(missing)} missing")
+        raise BundleError(f"{folder} is not a complete model folder: {', '.join(missing)} missing")
     return _read_config(folder)
+
+
+def _unseen_of(training: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ids of `unseen` in training.json, stored as [first, last] of each run. Raises `BundleError` if malformed."""
+    ranges = training.get("unseen", [])
+    try:
+        return tuple(index for first, last in ranges for index in range(int(first), int(last) + 1))
+    except (TypeError, ValueError) as error:
+        raise BundleError(f"training.json is damaged: its unseen ids are no ranges ({error})") from None
 
 
 def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:
     if not (folder / name).is_file():
-        raise BundleError(f"{folder} is not a whole model folder: {name} missing")
+        raise BundleError(f"{folder} is not a complete model folder: {name} missing")
     tokenizer = Tokenizer.load(folder / name)
     if tokenizer.vocab_size > vocab_size:
         raise BundleError(
@@ -209,7 +233,7 @@ def _read_model(folder: Path, config: TransformerConfig, device: torch.device | 
     with torch.device("meta"):
         model = make_model(config)
     weights = read_weights(folder / "model.safetensors", model, device=device)
-    # Built again on the device: buffers that are not stored (angles, sinusoids) need real values.
+    # Built again on the device: buffers that are not stored (rotary angles, sinusoids) need real values.
     with torch.device(device):
         model = make_model(config)
     model.load_state_dict(weights, strict=True, assign=True)
@@ -256,7 +280,7 @@ def _write(
     save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
     with (folder / "model.safetensors").open("rb+") as file:
         os.fsync(file.fileno())
-    # safetensors keeps its file to its owner, and a temporary folder is made so: a model is there to be given away.
+    # safetensors and mkdtemp let only the owner read; a model is meant to be shared, so the umask decides.
     mask = os.umask(0)
     os.umask(mask)
     folder.chmod(0o777 & ~mask)
@@ -267,7 +291,7 @@ def _put_in_place(fresh: Path, folder: Path) -> None:
     if not folder.exists():
         fresh.replace(folder)
         return
-    # A folder cannot be replaced by a rename where one exists: the old one steps aside, and back if the new one fails.
+    # A rename cannot replace a folder: move the old one aside, and back if the new one cannot be renamed.
     aside = _aside(folder)
     shutil.rmtree(aside, ignore_errors=True)
     folder.replace(aside)
@@ -288,17 +312,17 @@ def _read_config(folder: Path) -> TransformerConfig:
     header = _read_json(path)
     version = header.get("format")
     if version is None:
-        raise BundleError(f"{path} has no format version: it is not one of Mingyue's model folders")
+        raise BundleError(f"{path} has no format version: it is not a model folder of Mingyue")
     if not isinstance(version, int) or version < 1:
         raise BundleError(f"{path}: format version {version!r} is not a version")
     if version > FORMAT:
         raise BundleError(
-            f"{path} is of format version {version}; this program knows versions up to {FORMAT}",
+            f"{path} has format version {version}; this program knows versions up to {FORMAT}",
             advice="Install a newer mingyue.",
         )
     model = header.get("model", {})
-    of_pairs = isinstance(model, dict) and model.get("architecture") == "encoder-decoder"
-    return (EncoderDecoderConfig if of_pairs else ModelConfig).read(model, source=str(path))
+    encoder_decoder = isinstance(model, dict) and model.get("architecture") == "encoder-decoder"
+    return (EncoderDecoderConfig if encoder_decoder else ModelConfig).read(model, source=str(path))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

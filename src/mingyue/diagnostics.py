@@ -1,4 +1,4 @@
-"""What this machine has, how fast it is, and what stands in the way. Values only: the command line prints them."""
+"""What this machine has, how fast it is, and what is missing. Values only; the command line prints them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ EXTRAS = {
 
 _CORE = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "cyclopts", "rich", "charset-normalizer", "psutil")
 _GB = 1e9
-_LITTLE_MEMORY, _LITTLE_DISK = 2 * _GB, 2 * _GB
+_LOW_MEMORY, _LOW_DISK = 2 * _GB, 2 * _GB
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `warning` says what is wrong and what to do; None = nothing to do."""
+    """One line of the report. `warning` says what is wrong and what to do about it, if anything."""
 
     topic: str
     value: str
@@ -40,13 +40,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything found, in the order in which it is shown."""
+    """All findings, in the order in which they are shown."""
 
     findings: tuple[Finding, ...]
 
     @property
     def warnings(self) -> list[str]:
-        """What the user may want to do something about."""
+        """The warnings of all findings."""
         return [finding.warning for finding in self.findings if finding.warning is not None]
 
     def to_dict(self) -> dict[str, object]:
@@ -55,9 +55,9 @@ class Diagnosis:
 
 
 def diagnose(folder: Path | None = None, *, data_folder: Path | None = None) -> Diagnosis:
-    """Look at the machine (about two seconds, most of it the import of torch and a short speed probe).
+    """Check the machine (about two seconds, mostly the import of torch and a short speed measurement).
 
-    `folder` is where runs would be written (the current one if none); `data_folder` is where known corpora are kept.
+    `folder` is where runs are written (default: the current folder); `data_folder` is where known corpora are kept.
     """
     folder = Path.cwd() if folder is None else folder
     return Diagnosis(
@@ -89,12 +89,12 @@ def _processor() -> Iterator[Finding]:
     yield Finding("cores", f"{usable} of {present} usable")
     quota = _container_cores()
     if quota is not None and quota < usable:
-        advice = f"This container may use {quota:.1f} cores, but sees {usable}: give --threads {max(1, int(quota))}."
+        advice = f"This container may use {quota:.1f} cores, but sees {usable}. Use --threads {max(1, int(quota))}."
         yield Finding("container limit", f"{quota:.1f} cores", advice)
     busy = _load()
     if busy is not None and busy > usable * 0.8:
         yield Finding(
-            "load", f"{busy:.1f}", "Other programs keep the processor busy: training will be slower than it could be."
+            "load", f"{busy:.1f}", "Other programs use the processor: training will be slower. Stop them if you can."
         )
     for threads in sorted({1, usable}):
         speed = _matrix_speed(threads) / 1e9
@@ -102,7 +102,7 @@ def _processor() -> Iterator[Finding]:
 
 
 def _matrix_speed(threads: int) -> float:
-    """FLOPs a second of fp32 matrix products, by the same measurement as training takes its share of."""
+    """FLOP/s of fp32 matrix products, measured as training measures it to plan a run."""
     import torch
 
     from mingyue.training import measure_peak
@@ -116,7 +116,7 @@ def _matrix_speed(threads: int) -> float:
 
 
 def _container_cores() -> float | None:
-    """Cores that a Linux control group grants, where it limits them."""
+    """The limit of a Linux control group on the number of cores, if there is one."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         return int(quota) / int(period)
@@ -139,7 +139,7 @@ def _accelerators() -> Iterator[Finding]:
             device = torch.cuda.get_device_properties(index)
             yield Finding(f"cuda:{index}", f"{device.name}, {device.total_memory / _GB:.0f} GB")
     elif shutil.which("nvidia-smi"):
-        advice = "There is an NVIDIA driver, but this torch cannot use it: install a CUDA build of torch."
+        advice = "There is an NVIDIA driver, but this torch cannot use it. Install a CUDA build of torch."
         yield Finding("cuda", "not usable", advice)
     else:
         yield Finding("cuda", "none")
@@ -152,22 +152,22 @@ def _memory() -> Iterator[Finding]:
 
     memory = psutil.virtual_memory()
     warning = None
-    if memory.available < _LITTLE_MEMORY:
-        warning = f"Only {memory.available / _GB:.1f} GB of memory are free: close programs, or train a smaller model."
+    if memory.available < _LOW_MEMORY:
+        warning = f"Only {memory.available / _GB:.1f} GB of memory are free. Close programs, or train a smaller model."
     yield Finding("memory", f"{memory.available / _GB:.1f} of {memory.total / _GB:.1f} GB free", warning)
 
 
 def _disk(topic: str, folder: Path) -> Iterator[Finding]:
     existing = next((place for place in (folder, *folder.absolute().parents) if place.is_dir()), None)
     if existing is None:
-        yield Finding(topic, f"{folder}: not there", f"{folder} does not exist and cannot be made.")
+        yield Finding(topic, f"{folder}: missing", f"{folder} cannot be created. Choose another folder.")
         return
     free = shutil.disk_usage(existing).free
     warning = None
-    if free < _LITTLE_DISK:
-        warning = f"Only {free / _GB:.1f} GB are free at {existing}: checkpoints may not fit."
+    if free < _LOW_DISK:
+        warning = f"Only {free / _GB:.1f} GB are free at {existing}: checkpoints may not fit. Free disk space."
     elif not os.access(existing, os.W_OK):
-        warning = f"{existing} cannot be written to."
+        warning = f"{existing} is not writable. Choose another folder."
     yield Finding(topic, f"{free / _GB:.1f} GB free at {folder}", warning)
 
 
@@ -182,5 +182,5 @@ def _terminal() -> Iterator[Finding]:
     encoding = (getattr(sys.stdout, "encoding", None) or "unknown").lower()
     warning = None
     if not encoding.replace("-", "").startswith("utf8"):
-        warning = f"This terminal shows {encoding}: what it lacks appears as ?. Setting PYTHONUTF8=1 may help."
+        warning = f"This terminal uses {encoding}: characters that it lacks appear as ?. Try PYTHONUTF8=1."
     yield Finding("terminal", encoding, warning)

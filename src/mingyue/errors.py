@@ -1,4 +1,4 @@
-"""One family of errors, written for the person who meets them.
+"""The error classes. All of them derive from `MingyueError`.
 
 Every error says what was wrong, where it was, and what to do. The command line prints the message
 without a traceback and exits with code 2; Python callers catch `MingyueError` or a subclass.
@@ -32,7 +32,7 @@ class TokenizerError(MingyueError):
 
 
 class BundleError(MingyueError):
-    """A model folder is missing, damaged, or of a version that this program does not know."""
+    """A model folder is missing, damaged, or of an unknown version."""
 
 
 class CheckpointError(MingyueError):
@@ -40,19 +40,19 @@ class CheckpointError(MingyueError):
 
 
 class TrainingError(MingyueError):
-    """Training had to stop (a loss that is not a number, no steps to take, and the like)."""
+    """Training had to stop (a loss of NaN, no steps to take, and the like)."""
 
 
 class LostRankError(TrainingError):
-    """Another process of a run on several processes is gone."""
+    """Another process of a run on several processes has ended."""
 
 
 class GenerationError(MingyueError):
-    """A request for text or scores cannot be served."""
+    """Text or scores cannot be computed as requested."""
 
 
 class InteropError(MingyueError):
-    """A foreign checkpoint does not fit: the message names the first wrong tensor."""
+    """A foreign checkpoint does not match: the message names the first wrong tensor."""
 
 
 class MissingExtraError(MingyueError):

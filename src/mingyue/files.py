@@ -1,4 +1,4 @@
-"""Files are written whole: under another name first, flushed to the disk, then renamed."""
+"""Atomic writing (a temporary name, a flush to the disk, a rename), checksums, and messages for errors of the disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that at any moment the old content or the new one is there, never a part."""
+    """Write a file so that at any moment it has either the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -26,12 +26,12 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
 
 
 def write_text_atomically(path: Path, content: str) -> None:
-    """The same for text, as UTF-8 with the line ends that it has."""
+    """Write text as UTF-8, with its line ends unchanged; atomically, as `write_bytes_atomically`."""
     write_bytes_atomically(path, content.encode("utf-8"))
 
 
 def sync_folder(path: Path) -> None:
-    """Push a folder's names to the disk; Windows has no such call and needs none."""
+    """Flush the entries of a folder to the disk; Windows has no such call and needs none."""
     if os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -48,28 +48,28 @@ def sha256_of(path: Path) -> str:
 
 
 def checksum_of(value: Mapping[str, Any]) -> str:
-    """SHA-256 of a JSON object without its own "checksum", in one spelling."""
+    """SHA-256 of the canonical form of a JSON object, without its "checksum"."""
     rest = {key: item for key, item in value.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with its checksum, by which a later reader knows that no number in it has changed."""
+    """A JSON object with its checksum, so that a later reader can detect changes."""
     return {**value, "checksum": checksum_of(value)}
 
 
 def seal_holds(value: Mapping[str, Any]) -> bool:
-    """Whether a JSON object is as `sealed` made it; one without a checksum, of an earlier version, is believed."""
+    """Whether a JSON object matches its checksum; one without a checksum (of an earlier version) is accepted."""
     return value.get("checksum", checksum_of(value)) == checksum_of(value)
 
 
 def explain_os_error(what: str, path: Path, error: OSError) -> tuple[str, str]:
-    """(message, advice) for a person whose disk refused to write `what` to `path`."""
+    """(message, advice) for an `OSError` while `what` was written to `path`."""
     if error.errno == errno.ENOSPC:
         return (
             f"the disk is full: {what} could not be written to {path}",
-            "What was saved before is untouched. Free some space, or choose another place with --out.",
+            "Earlier files are unchanged. Free some space, or choose another folder with --out.",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return (f"{what} could not be written to {path}: not permitted", "Choose another place with --out.")
-    return (f"{what} could not be written to {path}: {error.strerror or error}", "What was saved before is untouched.")
+        return (f"{what} could not be written to {path}: permission denied", "Choose another folder with --out.")
+    return (f"{what} could not be written to {path}: {error.strerror or error}", "Earlier files are unchanged.")

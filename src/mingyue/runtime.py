@@ -1,4 +1,4 @@
-"""What a program runs on: device, number format, threads, seeds. Chosen once and told; nothing happens at import."""
+"""What a program runs on: device, number format, threads, seeds. Importing this module changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Runtime:
-    """The choices of one run. `notes` are sentences for the user about every choice that was not the asked one."""
+    """The choices of one run. `notes` explain to the user each choice that differs from what was asked."""
 
     device: torch.device
     dtype: torch.dtype
@@ -27,7 +27,7 @@ class Runtime:
     world_size: int = 1
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Mixed precision around a forward pass; nothing at fp32."""
+        """Mixed precision around a forward pass; a null context at fp32."""
         import torch
 
         if self.dtype is torch.float32:
@@ -45,24 +45,24 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of one run, as torchrun says it in the environment; alone if nobody says anything."""
+    """This process among those of one run, from the environment that torchrun sets; by default one process."""
 
     rank: int = 0
-    """Number of this process, from 0."""
+    """Rank of this process, from 0."""
     size: int = 1
-    """Processes of the run, on all machines."""
+    """Processes of the run, on all machines (the world size)."""
     local_rank: int = 0
-    """Number of this process on its machine: that of its GPU."""
+    """Rank of this process on its machine, and the index of its GPU."""
     local_size: int = 1
     """Processes on this machine."""
     restarts: int = 0
-    """How often they were started again after one of them died."""
+    """How often the launcher restarted them after a failure."""
     launch: str | None = None
-    """Name of the launch; None if no launcher started this process."""
+    """Id of the launch; None without a launcher."""
 
 
 def processes() -> Processes:
-    """Read the environment. Raises `SettingsError` for numbers that contradict each other."""
+    """This process, read from the environment. Raises `SettingsError` for numbers that contradict each other."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return Processes()
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
@@ -81,7 +81,7 @@ def processes() -> Processes:
 
 
 def available_cores() -> int:
-    """CPU cores that this process may use (affinity respected where the system tells it)."""
+    """CPU cores that this process may use, by its affinity where the system reports it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -90,23 +90,23 @@ def available_cores() -> int:
 def choose_runtime(device: str | None = None, dtype: str | None = None, threads: int | None = None) -> Runtime:
     """Choose and apply device, number format and thread count.
 
-    `device` and `dtype` as in `RunSettings`. Raises `SettingsError` for a device that is not there, and for less than
-    one thread; a number format that the device does not serve falls back to fp32 and leaves a note. One of several
-    processes takes the GPU of its number, or its share of the cores.
+    `device` and `dtype` as in `RunSettings`. Raises `SettingsError` for an unavailable device and for less than one
+    thread; a dtype that is slow on the device is replaced by fp32, with a note. One of several processes uses the GPU
+    of its local rank, or its share of the cores.
     """
     import torch
 
     if threads is not None and threads < 1:
         raise SettingsError(f"threads {threads}: a program needs at least 1")
     notes: list[str] = []
-    place = processes()
+    process = processes()
     chosen = _choose_device(device)
-    if place.size > 1:
-        chosen = _device_of(place, chosen, asked=device)
-    threads = threads or max(1, available_cores() // place.local_size)
+    if process.size > 1:
+        chosen = _device_of(process, chosen, asked=device)
+    threads = threads or max(1, available_cores() // process.local_size)
     torch.set_num_threads(threads)
-    # What fades (a momentum of a weight that gets no gradient any more) passes through numbers below 1e-38, in which
-    # CPUs compute many times slower: they count as 0 here. Threads inherit it from the one that starts them.
+    # A decaying momentum (of a weight without further gradients) passes through denormal numbers, below 1e-38, with
+    # which CPUs compute many times slower: they are flushed to 0. A thread inherits the mode from its creator.
     torch.set_flush_denormal(True)
     fast_bf16 = chosen.type == "cuda" and torch.cuda.is_bf16_supported()
     if dtype is None:
@@ -120,10 +120,10 @@ def choose_runtime(device: str | None = None, dtype: str | None = None, threads:
     else:
         number = torch.float32
         notes.append(f"{dtype} was asked for, but {chosen} is not fast in it: this run uses fp32 instead.")
-    return Runtime(chosen, number, threads, tuple(notes), place.rank, place.size)
+    return Runtime(chosen, number, threads, tuple(notes), process.rank, process.size)
 
 
-def _device_of(place: Processes, chosen: torch.device, *, asked: str | None) -> torch.device:
+def _device_of(process: Processes, chosen: torch.device, *, asked: str | None) -> torch.device:
     """The device of one of several processes."""
     import torch
 
@@ -135,15 +135,15 @@ def _device_of(place: Processes, chosen: torch.device, *, asked: str | None) -> 
         return chosen
     if chosen.index is not None:
         raise SettingsError(
-            f"device {chosen} is one GPU, and this run has {place.size} processes",
+            f"device {chosen} is one GPU, and this run has {process.size} processes",
             advice="Give --device cuda: each process takes the GPU of its number.",
         )
-    if place.local_size > torch.cuda.device_count():
+    if process.local_size > torch.cuda.device_count():
         raise SettingsError(
-            f"{place.local_size} processes on this machine ask for a GPU each, and it has {torch.cuda.device_count()}",
+            f"{process.local_size} processes on this machine need a GPU each, and it has {torch.cuda.device_count()}",
             advice="Start as many processes as there are GPUs, or use --device cpu.",
         )
-    device = torch.device("cuda", place.local_rank)
+    device = torch.device("cuda", process.local_rank)
     torch.cuda.set_device(device)
     return device
 
@@ -168,13 +168,13 @@ def _choose_device(asked: str | None) -> torch.device:
 
 
 def derive_seed(seed: int, *parts: int | str) -> int:
-    """A 63-bit seed that is a pure function of `seed` and `parts` (a purpose, then step, rank, micro-batch…)."""
+    """A 63-bit seed, a pure function of `seed` and `parts` (a purpose, then step, rank, micro-batch…)."""
     text = ":".join([str(seed), *(str(part) for part in parts)])
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "little") >> 1
 
 
 def seconds_since_process_start(process: int | None = None) -> float:
-    """Seconds since the operating system started this process (imports included), or the one of the given number."""
+    """Seconds since the operating system started this process (imports included), or the process with the given id."""
     import psutil
 
     return max(0.0, time.time() - psutil.Process(process).create_time())

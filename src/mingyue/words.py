@@ -1,10 +1,10 @@
-"""Text in both languages, and tables of it for terminals and pages."""
+"""Text in English and Chinese, and tables of text for terminals and pages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from mingyue.errors import GenerationError, SettingsError
 
@@ -13,7 +13,7 @@ _LANGUAGES = get_args(Language)
 
 
 def check_language(language: str) -> None:
-    """Raise `SettingsError` for a language that views and pages do not speak."""
+    """Raise `SettingsError` for a language other than English and Chinese."""
     if language not in _LANGUAGES:
         raise SettingsError(
             f"there are no words in the language {language!r}", advice="Give en (English) or zh (Chinese)."
@@ -28,13 +28,13 @@ class Words:
     zh: str
 
     def of(self, language: Language) -> str:
-        """The text in that language. Raises `SettingsError` for one that is neither."""
+        """The text in that language. Raises `SettingsError` for another one."""
         check_language(language)
         return self.zh if language == "zh" else self.en
 
 
 class NothingToShowError(GenerationError):
-    """A view has no answer to this text, and says why in both languages: a page of many views goes on without it."""
+    """A view has nothing to show for this text, with the reason in both languages; a page shows its other views."""
 
     def __init__(self, words: Words, *, advice: str | None = None) -> None:
         super().__init__(words.en, advice=advice)
@@ -43,15 +43,24 @@ class NothingToShowError(GenerationError):
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of plain text: what a view prints in a terminal, and shows below its charts."""
+    """A table of plain text, for a terminal or below the charts of a page."""
 
     title: str
     columns: Sequence[str]
-    """Headings; empty = none."""
+    """Headings; may be empty."""
     rows: Sequence[Sequence[str]]
     right: Sequence[str] = ()
-    """Headings of the columns that hold numbers."""
+    """Headings of the columns that are aligned right (numbers)."""
     note: str = ""
     """A sentence under the table."""
     spared: Sequence[str] = ()
-    """Headings of columns that a narrow terminal leaves out."""
+    """Headings of the columns that a narrow terminal leaves out."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table, ready for JSON."""
+        return {
+            "title": self.title,
+            "columns": list(self.columns),
+            "rows": [list(row) for row in self.rows],
+            "note": self.note,
+        }

@@ -78,7 +78,7 @@ def test_a_step_of_a_run_is_that_checkpoint(run: RunResult, pair_run: RunResult,
 def test_a_step_that_is_not_kept_is_answered_with_those_that_are(
     run: RunResult, pair_run: RunResult, of_pairs: bool
 ) -> None:
-    with pytest.raises(CheckpointError, match="no checkpoint of step 5: there are those of steps 4, 8"):
+    with pytest.raises(CheckpointError, match="no checkpoint of step 5: the steps kept are 4, 8"):
         mingyue.inspect((pair_run if of_pairs else run).folder, "a", step=5)
 
 

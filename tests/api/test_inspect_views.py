@@ -114,7 +114,7 @@ def test_a_report_of_one_word_and_of_a_text_without_any(looks, tmp_path):
     model = looks["text"].model
     mingyue.inspect(model, POEM).report(tmp_path / "word.html", word="望")
     page = (tmp_path / "word.html").read_text(encoding="utf-8")
-    assert 'Nearest to \\"望\\"' in page or "Nearest to &quot;望&quot;" in page
+    assert 'Nearest to \\"望\\"' in page or "Nearest to &#34;望&#34;" in page
     assert "occurs 1 time" in page  # of the section that has nothing to compare, a sentence says why
     assert "只出现 1 次" in page
     mingyue.inspect(model, "，。").report(tmp_path / "none.html")

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import mingyue
-from mingyue.api import RunResult, pair_run
-from mingyue.api.base_run import run_path
+from mingyue.api import RunResult, run_path
 from mingyue.config import TrainSettings
 from mingyue.errors import CheckpointError, DataError, MingyueError, MissingExtraError, SettingsError
+from mingyue.runs import pair_run, text_run
 from mingyue.training import Checkpoints, Observer, RunFolder, final_weights, read_log
 
 TINY = {
@@ -279,7 +279,6 @@ def test_bleu_without_its_library_or_without_validation(
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the text or the pairs fails: what is refused must be so before hours are spent on them."""
-    from mingyue.api import text_run
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("the data were read")
@@ -298,7 +297,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"d_model": 33, "n_heads": 4}, "d_model 33 is not a multiple of n_heads 4"),
         ({"separator": "line"}, "leave --separator out"),
         ({"sample_prompt": "The ", "attend_across_documents": False}, "--attend-across-documents, --sample-prompt out"),
-        ({"sources": ("text.txt",)}, "there is text to train on .*text.txt"),
+        ({"sources": ("text.txt",)}, "both are given .*text.txt"),
     ],
 )
 def test_pairs_refuse_what_is_for_text(

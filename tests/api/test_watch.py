@@ -105,8 +105,8 @@ def test_a_text_that_cannot_be_watched_is_refused_before_anything_is_trained(tex
 
 
 def test_what_goes_wrong_while_watching_is_told_and_training_goes_on(text_file, tmp_path, monkeypatch):
-    from mingyue.api import watching
     from mingyue.errors import GenerationError
+    from mingyue.runs import watching
 
     def fails(*_):
         raise GenerationError("no picture today")

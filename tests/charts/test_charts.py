@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,18 +15,18 @@ import numpy as np
 import pytest
 
 from mingyue.charts import (
+    BarChart,
+    LineChart,
+    MatrixChart,
+    MatrixGrid,
+    ScatterChart,
+    TextChart,
     TextMark,
-    bar_chart,
+    WordGrid,
     colours,
-    drawing,
-    images,
-    lettering,
-    line_chart,
-    matrix_chart,
-    matrix_grid,
-    scatter_chart,
-    text_chart,
-    word_grid,
+    fonts,
+    matrices,
+    render,
     write_charts,
 )
 from mingyue.errors import MissingExtraError, SettingsError
@@ -40,21 +41,21 @@ ROWS = [
 
 def line(**changes):
     given = {"x": "d.k", "y": "v[0]", "series": "how", "low": "low", "high": "high", "rules": [(2, "chance")]} | changes
-    return line_chart("Lines", ROWS, **given)
+    return LineChart("Lines", ROWS, **given)
 
 
 def all_kinds():
     maps = np.linspace(0, 1, 2 * 3 * 2 * 2).reshape(2, 3, 2, 2)
     mark = TextMark(EVIL, 0.5, [EVIL])
     yield line()
-    yield bar_chart("Bars", ROWS, x="how", y="v[0]", low="low", high="high", log_y=True)
-    yield scatter_chart("Points", ROWS, x="d.k", y="v[0]", label="how", series="how")
-    yield matrix_chart(EVIL, maps[0, 0], row_labels=[EVIL, "b"], column_labels=["a", EVIL])
-    yield matrix_grid(
+    yield BarChart("Bars", ROWS, x="how", y="v[0]", low="low", high="high", log_y=True)
+    yield ScatterChart("Points", ROWS, x="d.k", y="v[0]", label="how", series="how")
+    yield MatrixChart(EVIL, maps[0, 0], row_labels=[EVIL, "b"], column_labels=["a", EVIL])
+    yield MatrixGrid(
         "Grid", maps, row_titles=["0", "1"], column_titles=[EVIL, "1", "2"], row_labels=["a", "b"], column_labels="ab"
     )
-    yield text_chart("Text", [mark, TextMark("\n"), TextMark("月")], low=0, high=1, legend=EVIL)
-    yield word_grid("Words", [[mark, mark]], row_labels=[EVIL], column_labels=["a", "b"], low=0, high=1)
+    yield TextChart("Text", [mark, TextMark("\n"), TextMark("月")], low=0, high=1, legend=EVIL)
+    yield WordGrid("Words", [[mark, mark]], row_labels=[EVIL], column_labels=["a", "b"], low=0, high=1)
 
 
 KINDS = ["line", "bar", "scatter", "matrix", "matrix_grid", "text", "word_grid"]
@@ -105,7 +106,7 @@ def test_a_line_that_lies_on_another_is_dashed_and_named_in_one_legend():
     assert (dash["field"], dash["legend"]) == (colour["field"], colour["legend"])
     assert "strokeDash" not in json.dumps(line(rules=()).spec()["layer"])
     # Shared between charts below one another, the dashes would get a legend of their own above them all.
-    assert drawing.stacked([line(), line(dashed=["p = 1"])])["resolve"]["scale"]["strokeDash"] == "independent"
+    assert render.stacked([line(), line(dashed=["p = 1"])])["resolve"]["scale"]["strokeDash"] == "independent"
 
 
 def test_lines_without_intervals_have_no_band():
@@ -114,7 +115,7 @@ def test_lines_without_intervals_have_no_band():
 
 def test_bars_keep_the_order_of_rows_and_have_error_bars():
     rows = [{"n": name, "v": 1, "a": 0.5, "b": 2} for name in ("zebra", "ant", "cow")]
-    spec = bar_chart("", rows, x="n", y="v", low="a", high="b").spec()
+    spec = BarChart("", rows, x="n", y="v", low="a", high="b").spec()
     assert all(layer["encoding"]["x"]["sort"] is None for layer in spec["layer"])
     assert [row["x"] for row in spec["data"]["values"]] == ["zebra", "ant", "cow"]
     assert {"bar", "rule", "tick"} <= marks_of(spec)
@@ -122,21 +123,21 @@ def test_bars_keep_the_order_of_rows_and_have_error_bars():
 
 def test_what_a_logarithmic_axis_cannot_show_is_left_out_and_bands_end_above_zero():
     rows = [{"x": 0, "y": 1.0, "l": 1, "h": 2}, {"x": 1, "y": 0.0, "l": 1, "h": 2}, {"x": 2, "y": 3.0, "l": -1, "h": 4}]
-    values = line_chart("", rows, x="x", y="y", low="l", high="h", log_x=True, log_y=True).spec()["data"]["values"]
+    values = LineChart("", rows, x="x", y="y", low="l", high="h", log_x=True, log_y=True).spec()["data"]["values"]
     assert [(row["x"], row["y"], row["lo"]) for row in values] == [(1, None, 1), (2, 3.0, 1)]
 
 
 def test_numbers_of_numpy_and_those_that_are_not_finite_become_json():
     rows = [{"x": np.int64(1), "y": np.float32(0.5)}, {"x": 2, "y": float("nan")}, {"x": 3, "y": float("inf")}]
-    values = line_chart("", rows, x="x", y="y").spec()["data"]["values"]
+    values = LineChart("", rows, x="x", y="y").spec()["data"]["values"]
     assert [row["y"] for row in values] == [0.5, None, None]
-    assert json.dumps(line_chart("", rows, x="x", y="y").to_dict(), allow_nan=False)
+    assert json.dumps(LineChart("", rows, x="x", y="y").to_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize(("least", "greatest"), [(400, 900), (1.2, 1.3), (3, 40), (0.001, 5), (1, 1e6), (2, 2)])
 def test_a_logarithmic_axis_has_some_ticks_whatever_its_range(least, greatest):
     rows = [{"x": 1, "y": least}, {"x": 2, "y": greatest}]
-    y = line_chart("", rows, x="x", y="y", log_y=True).spec()["layer"][0]["encoding"]["y"]
+    y = LineChart("", rows, x="x", y="y", log_y=True).spec()["layer"][0]["encoding"]["y"]
     low, high = y["scale"]["domain"]
     seen = [tick for tick in y["axis"]["values"] if low <= tick <= high]
     assert (1 if least == greatest else 3) <= len(seen) <= 9
@@ -144,7 +145,7 @@ def test_a_logarithmic_axis_has_some_ticks_whatever_its_range(least, greatest):
 
 def test_whole_numbers_stand_as_whole_numbers_on_the_axis():
     rows = [{"layer": layer, "y": 1.0} for layer in range(3)]
-    axis = line_chart("", rows, x="layer", y="y").spec()["layer"][0]["encoding"]["x"]["axis"]
+    axis = LineChart("", rows, x="layer", y="y").spec()["layer"][0]["encoding"]["x"]["axis"]
     assert axis["values"] == [0, 1, 2] and axis["format"] == ",d"
 
 
@@ -155,7 +156,7 @@ def test_a_column_that_is_not_there_is_named():
 
 def test_many_series_have_colours_of_their_own():
     rows = [{"x": x, "y": x * s, "s": s} for s in range(12) for x in (1, 2)]
-    legend = line_chart("", rows, x="x", y="y", series="s").spec()["layer"][0]["encoding"]["color"]
+    legend = LineChart("", rows, x="x", y="y", series="s").spec()["layer"][0]["encoding"]["color"]
     assert len(legend["scale"]["domain"]) == 12
 
 
@@ -164,7 +165,7 @@ def test_many_series_have_colours_of_their_own():
 
 def test_bytes_of_a_matrix_stand_for_its_values():
     values = np.array([[0.0, 0.25], [0.5, 1.0]])
-    block = re.search(r"json\">(.*?)</script>", matrix_chart("", values, row_labels="ab", column_labels="cd").html())
+    block = re.search(r"json\">(.*?)</script>", MatrixChart("", values, row_labels="ab", column_labels="cd").html())
     assert block
     data = json.loads(block[1])
     cells = np.frombuffer(base64.b64decode(data["data"]), np.uint8).reshape(2, 2)
@@ -175,50 +176,48 @@ def test_bytes_of_a_matrix_stand_for_its_values():
 def test_a_large_matrix_is_averaged_down_and_its_note_says_so():
     values = np.random.default_rng(0).random((1024, 520))
     labels = [str(i) for i in range(1024)]
-    chart = matrix_chart("", values, row_labels=labels, column_labels=labels[:520], note="As measured.")
-    assert chart.note == (
+    chart = MatrixChart("", values, row_labels=labels, column_labels=labels[:520], note="As measured.")
+    assert chart.caption == (
         "As measured. Drawn with 512 × 512 cells, each the mean of its part of the 1024 × 520 values."
     )
-    drawn = images.shrunk(values, 512)
+    drawn = matrices.shrink(values, 512)
     assert drawn.shape == (512, 512)
     assert drawn[0, 0] == pytest.approx(values[:2, :1].mean())
     assert drawn[:, -1].mean() == pytest.approx(values[:, 518:].mean(), abs=1e-12)
-    assert images.shrunk_labels(labels, 512)[:2] == ["0 … 1", "2 … 3"]
-    zh = matrix_chart("", values, row_labels=labels, column_labels=labels[:520], language="zh")
-    assert "1024 × 520" in zh.note and "平均" in zh.note
+    assert matrices.shrink_labels(labels, 512)[:2] == ["0 … 1", "2 … 3"]
+    zh = MatrixChart("", values, row_labels=labels, column_labels=labels[:520], language="zh")
+    assert "1024 × 520" in zh.caption and "平均" in zh.caption
     assert np.array(chart.to_dict()["data"]).shape == (1024, 520), "numbers for programs are whole"
 
 
 def test_a_grid_that_would_be_a_heavy_page_is_averaged_further():
     maps = np.zeros((16, 16, 140, 140), dtype=np.float16)
     names = [str(i) for i in range(140)]
-    chart = matrix_grid(
-        "", maps, row_titles=names[:16], column_titles=names[:16], row_labels=names, column_labels=names
-    )
+    chart = MatrixGrid("", maps, row_titles=names[:16], column_titles=names[:16], row_labels=names, column_labels=names)
     assert chart.side == 128
     assert len(chart.html()) < 6 << 20
-    assert "128 × 128" in chart.note
+    assert "128 × 128" in chart.caption
 
 
 def test_a_diverging_scale_has_zero_in_its_middle():
-    chart = matrix_chart("", np.array([[-3.0, 1.0]]), row_labels="a", column_labels="bc", diverging=True)
-    assert (chart.low, chart.high) == (-3.0, 3.0)
-    assert colours.table(diverging=True)[127:129].min() >= 250
+    chart = MatrixChart("", np.array([[-3.0, 1.0]]), row_labels="a", column_labels="bc", diverging=True)
+    assert chart.limits == (-3.0, 3.0)
+    assert colours.colormap(diverging=True)[127:129].min() >= 250
 
 
 def test_labels_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"shape \(2, 2\) with 3 row labels"):
-        matrix_chart("", np.zeros((2, 2)), row_labels="abc", column_labels="ab")
+        MatrixChart("", np.zeros((2, 2)), row_labels="abc", column_labels="ab")
 
 
 def test_the_colour_scale_falls_in_lightness_all_along_so_that_every_eye_reads_it():
-    lightness = colours.table().astype(float) @ [0.299, 0.587, 0.114]
+    lightness = colours.colormap().astype(float) @ [0.299, 0.587, 0.114]
     assert (np.diff(lightness) <= 0).all() and lightness[0] == pytest.approx(255) and lightness[-1] < 60
 
 
 def test_text_on_a_colour_has_contrast():
     for value in np.linspace(0, 1, 21):
-        background, text = colours.colour(value, 0, 1)
+        background, text = colours.cell_colours(value, 0, 1)
         channels = [np.array([int(c[i : i + 2], 16) for i in (1, 3, 5)]) / 255 for c in (background, text)]
         linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
                   for c in channels]  # fmt: skip
@@ -237,7 +236,7 @@ def pixels(png: bytes) -> np.ndarray:
 def test_all_kinds_are_drawn_below_one_another(tmp_path):
     charts = list(all_kinds())
     notes = write_charts(tmp_path / "all.png", charts, title="All")
-    assert len(notes) == (lettering.chinese_font() is None), notes
+    assert len(notes) == (fonts.chinese_font() is None), notes
     picture = pixels((tmp_path / "all.png").read_bytes())
     assert picture.shape[0] > 2000, "seven charts, at two pixels a point"
     blue = colours.SERIES[0]
@@ -246,7 +245,7 @@ def test_all_kinds_are_drawn_below_one_another(tmp_path):
 
 
 def test_a_picture_as_svg_has_its_words(tmp_path):
-    chart = matrix_chart("Cosine", np.eye(2), row_labels=["one", EVIL], column_labels=["three", "four"])
+    chart = MatrixChart("Cosine", np.eye(2), row_labels=["one", EVIL], column_labels=["three", "four"])
     write_charts(tmp_path / "one.svg", [chart], title="One")
     drawn = (tmp_path / "one.svg").read_text("utf-8")
     assert all(word in drawn for word in ("Cosine", "one", "three", "data:image/png"))
@@ -255,7 +254,7 @@ def test_a_picture_as_svg_has_its_words(tmp_path):
 
 def test_tables_are_drawn_where_there_is_no_chart():
     table = TextTable("Steps", ["name", "size"], [["weights", "1,024"]] * 3, right=["size"])
-    drawn = drawing.svg(drawing.stacked([], [table]))
+    drawn = render.svg(render.stacked([], [table]))
     assert "weights" in drawn and "Steps" in drawn
 
 
@@ -279,18 +278,16 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
 
 
 def test_chinese_is_drawn_with_glyphs_of_its_own():
-    if lettering.chinese_font() is None:
+    if fonts.chinese_font() is None:
         pytest.skip("no font with Chinese characters is installed here")
-    one, other = (
-        drawing.png(drawing.stacked([text_chart("", [TextMark(sign)], low=0, high=1)])) for sign in ("明", "月")
-    )
+    one, other = (render.png(render.stacked([TextChart("", [TextMark(sign)], low=0, high=1)])) for sign in ("明", "月"))
     assert (pixels(one) != pixels(other)).any(), "boxes in place of glyphs would all be the same"
 
 
 def test_a_missing_chinese_font_is_told_only_where_it_matters(monkeypatch):
-    monkeypatch.setattr(drawing, "chinese_font", lambda: None)
-    assert "fonts-noto-cjk" in drawing.notes_on_fonts(line(x_title="宽度").spec())[0]
-    assert drawing.notes_on_fonts(line().spec()) == []
+    monkeypatch.setattr(render, "chinese_font", lambda: None)
+    assert "fonts-noto-cjk" in render.notes_on_fonts(line(x_title="宽度").spec())[0]
+    assert render.notes_on_fonts(line().spec()) == []
 
 
 # --- the extra -------------------------------------------------------------------------------------------------------
@@ -300,19 +297,19 @@ def test_a_missing_chinese_font_is_told_only_where_it_matters(monkeypatch):
     ("module", "act"),
     [
         ("altair", lambda: line().spec()),
-        ("PIL", lambda: matrix_chart("", np.eye(2), row_labels="ab", column_labels="ab").spec()),
-        ("vl_convert", lambda: drawing.png({"mark": "bar"})),
+        ("PIL", lambda: MatrixChart("", np.eye(2), row_labels="ab", column_labels="ab").spec()),
+        ("vl_convert", lambda: render.png({"mark": "bar"})),
     ],
 )
 def test_a_missing_package_is_named_with_the_extra_that_has_it(monkeypatch, module, act):
-    drawing._converter.cache_clear()
+    render._converter.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"mingyue\[plot\]"):
         act()
 
 
 def test_importing_charts_needs_nothing_of_the_extra():
-    folder = Path(drawing.__file__).parent
+    folder = Path(render.__file__).parent
     for path in folder.glob("*.py"):
         tops = [
             node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.Import | ast.ImportFrom)
@@ -320,19 +317,26 @@ def test_importing_charts_needs_nothing_of_the_extra():
         assert not [ast.unparse(node) for node in tops if re.search("altair|vl_convert|PIL", ast.unparse(node))]
 
 
-# --- lettering -------------------------------------------------------------------------------------------------------
+def test_importing_charts_loads_neither_what_draws_nor_what_writes_pages():
+    heavy = ("altair", "vl_convert", "PIL", "jinja2", "torch")
+    code = f"import sys, mingyue.charts; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
+    assert found.stdout.strip() == "[]"
+
+
+# --- fonts -------------------------------------------------------------------------------------------------------
 
 
 def test_lines_are_broken_at_spaces_or_between_chinese_characters():
-    assert lettering.wrapped("one two three", 8) == ["one two", "three"]
-    assert lettering.wrapped("床前明月光疑是地上霜", 10) == ["床前明月光", "疑是地上霜"]
-    assert lettering.wrapped("", 8) == []
-    assert " ".join(lettering.wrapped("a b c d e f", 3)) == "a b c d e f"
+    assert fonts.wrap("one two three", 8) == ["one two", "three"]
+    assert fonts.wrap("床前明月光疑是地上霜", 10) == ["床前明月光", "疑是地上霜"]
+    assert fonts.wrap("", 8) == []
+    assert " ".join(fonts.wrap("a b c d e f", 3)) == "a b c d e f"
 
 
 def test_long_labels_are_cut_to_their_columns():
-    assert lettering.shortened("abcdef", 4) == "abc…"
-    assert lettering.width_of(lettering.shortened("床前明月光", 6)) <= 6
+    assert fonts.truncate("abcdef", 4) == "abc…"
+    assert fonts.display_width(fonts.truncate("床前明月光", 6)) <= 6
 
 
 # --- views -----------------------------------------------------------------------------------------------------------
@@ -342,7 +346,7 @@ class Small(View):
     title = Words("Small", "小")
 
     def charts(self, language="en"):
-        return [matrix_chart(self.title.of(language), np.eye(2), row_labels="ab", column_labels="ab")]
+        return [MatrixChart(self.title.of(language), np.eye(2), row_labels="ab", column_labels="ab")]
 
     def tables(self, language="en"):
         return [TextTable(self.title.of(language), ["a"], [["1"]])]
@@ -363,12 +367,12 @@ def test_a_view_saves_its_page_and_its_arrays_and_shows_itself_in_a_notebook(tmp
 
 def test_numbers_for_programs_have_six_digits():
     given = np.array([[0.123456789, -1234567.0], [0.0, 1e-30], [np.nan, np.inf]])
-    assert images.as_lists(given) == [[0.123457, -1234570.0], [0.0, 1e-30], [None, None]]
+    assert matrices.as_lists(given) == [[0.123457, -1234570.0], [0.0, 1e-30], [None, None]]
 
 
 def test_a_wide_table_of_words_goes_on_below_and_keeps_every_cell():
     cells = [[TextMark(f"{row}.{column}", 0.5) for column in range(60)] for row in range(2)]
-    chart = word_grid("Words", cells, row_labels=["a", "b"], column_labels=[str(n) for n in range(60)], low=0, high=1)
+    chart = WordGrid("Words", cells, row_labels=["a", "b"], column_labels=[str(n) for n in range(60)], low=0, high=1)
     boxes = chart.spec()["layer"][0]["data"]["values"]
     assert sorted(box["text"] for box in boxes if "." in box["text"]) == sorted(m.text for row in cells for m in row)
     assert max(box["x2"] for box in boxes) < 900

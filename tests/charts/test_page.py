@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from mingyue.charts import (
+    BarChart,
+    LineChart,
+    MatrixChart,
+    MatrixGrid,
+    ScatterChart,
     Section,
+    TextChart,
     TextMark,
-    line_chart,
-    matrix_chart,
-    matrix_grid,
-    text_chart,
-    word_grid,
+    WordGrid,
+    markup,
     write_charts,
     write_page,
 )
-from mingyue.charts import page as page_module
-from mingyue.charts.film import Film, Scene, SceneMaps
+from mingyue.charts.attention_film import AttentionFilm, FilmStep, StepMaps
+from mingyue.charts.render import svg
 from mingyue.errors import SettingsError
 from mingyue.words import TextTable, Words
 
 EVIL = "</script><script>alert(1)</script><img src=https://example.org/x>"
+HOSTILE = (
+    "</script><script>alert(1)</script>\u2028<img src=x onerror=\"alert('1')\"> &amp; 'a' {{ 7 * 7 }} {% raw %} --> ]]>"
+)
+DRAWN = HOSTILE.replace("\u2028", " ")  # Vega cannot take the line separator
+PLOTS = ("line", "bar", "scatter")
 TABLE = TextTable(EVIL, ["name", "value"], [[EVIL, "1.5"]], right=["value"], note="a note")
 
 
@@ -36,30 +46,66 @@ def charts(title="one"):
     maps = np.tril(np.ones((2, 2, 3, 3)))
     names = ["a", EVIL, "月"]
     return [
-        matrix_grid(
-            title, maps, row_titles=["0", "1"], column_titles=["0", "1"], row_labels=names, column_labels=names
-        ),
-        matrix_chart(title, maps[0, 0], row_labels=names, column_labels=names, row_title=EVIL),
-        text_chart(title, [TextMark(EVIL, 0.5, [EVIL])], low=0, high=1),
-        word_grid(title, [[TextMark(EVIL, 0.5, [EVIL])]], row_labels=[EVIL], column_labels=["a"], low=0, high=1),
+        MatrixGrid(title, maps, row_titles=["0", "1"], column_titles=["0", "1"], row_labels=names, column_labels=names),
+        MatrixChart(title, maps[0, 0], row_labels=names, column_labels=names, row_title=EVIL),
+        TextChart(title, [TextMark(EVIL, 0.5, [EVIL])], low=0, high=1),
+        WordGrid(title, [[TextMark(EVIL, 0.5, [EVIL])]], row_labels=[EVIL], column_labels=["a"], low=0, high=1),
     ]
 
 
 def lines():
-    return line_chart(EVIL, [{"x": 1, "y": 2, "s": EVIL}, {"x": 2, "y": 3, "s": "b"}], x="x", y="y", series="s")
+    return LineChart(EVIL, [{"x": 1, "y": 2, "s": EVIL}, {"x": 2, "y": 3, "s": "b"}], x="x", y="y", series="s")
 
 
 def film():
     maps = np.full((2, 2, 3, 3), 85, dtype=np.uint8)
-    scenes = [
-        Scene(f"step {step}", [SceneMaps(maps, "abc", "abc")], [[TextMark(EVIL, 0.2), TextMark("moon", 0.9)]], "ab")
+    steps = [
+        FilmStep(f"step {step}", [StepMaps(maps, "abc", "abc")], [[TextMark(EVIL, 0.2), TextMark("moon", 0.9)]], "ab")
         for step in (1, 2)
     ]
     names = ["0", "1"]
-    return Film(
-        title="Film", scenes=scenes, part_titles=["self"], row_titles=[names], column_titles=[names],
+    return AttentionFilm(
+        "Film", steps, part_titles=["self"], row_titles=[names], column_titles=[names],
         word_title="Words", word_rows=[EVIL],
     )  # fmt: skip
+
+
+def hostile_charts():
+    """Every kind of chart, with hostile text wherever it takes text."""
+    one = {"title": HOSTILE, "note": HOSTILE}
+    rows = [
+        {HOSTILE: 1, "y": 2.0, "s": HOSTILE, "low": 1, "high": 3},
+        {HOSTILE: 2, "y": 3.0, "s": "b", "low": 2, "high": 4},
+    ]
+    lines = {"rows": rows, "x": HOSTILE, "y": "y", "series": "s", "y_title": HOSTILE, **one}
+    intervals = {"low": "low", "high": "high", "rules": [(2.5, HOSTILE)]}
+    labels = {"row_labels": [HOSTILE, "b"], "column_labels": ["a", HOSTILE]}
+    marks = [TextMark(HOSTILE, 0.5, [HOSTILE]), TextMark(f"{HOSTILE}\n")]
+    scale = {"low": 0, "high": 1, "legend": HOSTILE, "page_note": HOSTILE, **one}
+    maps = StepMaps(np.zeros((1, 1, 2, 2), dtype=np.uint8), [HOSTILE, "b"], ["a", HOSTILE])
+    titles = {"row_titles": [[HOSTILE]], "column_titles": [[HOSTILE]], "part_titles": [HOSTILE]}
+    return {
+        "line": LineChart(**lines, **intervals, x_title=HOSTILE, dashed=[HOSTILE]),
+        "bar": BarChart(**lines, **intervals),
+        "scatter": ScatterChart(**lines, label="s"),
+        "matrix": MatrixChart(values=np.eye(2), **labels, row_title=HOSTILE, column_title=HOSTILE, **one),
+        "matrix_grid": MatrixGrid(
+            matrices=np.zeros((1, 1, 2, 2)), **labels, row_titles=[HOSTILE], column_titles=[HOSTILE], **one
+        ),
+        "text": TextChart(marks=marks, **scale),
+        "word_grid": WordGrid(cells=[marks, marks], **labels, **scale),
+        "film": AttentionFilm(
+            steps=[FilmStep(HOSTILE, [maps], [marks], ["a", HOSTILE])] * 2, **titles, word_title=HOSTILE,
+            word_rows=[HOSTILE], averaged=HOSTILE, **one,
+        ),
+    }  # fmt: skip
+
+
+def strings(value):
+    """All strings in a value read from JSON."""
+    if isinstance(value, dict):
+        return [found for item in value.items() for found in strings(list(item))]
+    return [found for item in value for found in strings(item)] if isinstance(value, list) else [value]
 
 
 def sections(*more):
@@ -115,7 +161,7 @@ def test_a_page_loads_nothing(written):
     assert not [a for _, a in page.elements for name in ("src", "srcset", "data", "poster", "action") if name in a]
     targets = [a["href"] or "" for _, a in page.elements if "href" in a]
     assert targets and all(target.startswith("#") and target[1:] in page.ids() for target in targets)
-    ours = "".join(page_module.asset(name) for name in ("matrix.js", "film.js", "page.js", "page.css"))
+    ours = "".join(markup.asset(name) for name in ("matrix.js", "film.js", "page.js", "page.css"))
     assert not re.search(r"fetch|XMLHttp|import\s*\(|importScripts|WebSocket|sendBeacon|https?:|url\(|@import", ours)
 
 
@@ -130,6 +176,55 @@ def test_text_that_looks_like_markup_stays_text(written):
     assert EVIL in page.text
     assert not [script for script in page.scripts if "alert(1)" in script and "\\u003c" not in script]
     assert page.text.count("Prose x < y.") == 1
+
+
+@pytest.mark.parametrize("kind", list(hostile_charts()))
+def test_hostile_text_stays_text_in_every_kind_of_chart(kind):
+    html = hostile_charts()[kind].html()
+    assert type(html) is str, "a Markup would escape whatever a caller compares it with or adds to it"
+    fragment = Reader(html)
+    inert = {"figure", "figcaption", "p", "div", "span", "br", "table", "tr", "th", "td", "script"}
+    assert {tag for tag, _ in fragment.elements} <= inert
+    names = {name for _, attributes in fragment.elements for name in attributes}
+    assert names <= {"class", "style", "role", "aria-label", "data-hover", "type"}
+    types = [attributes.get("type") for tag, attributes in fragment.elements if tag == "script"]
+    assert types == ["application/json"] * len(fragment.scripts)
+    assert not [script for script in fragment.scripts if re.search("[<>&\u2028]", script)]
+    assert fragment.text.count(HOSTILE) >= 2, "the title and the note"
+    values = [value for script in fragment.scripts for value in strings(json.loads(script))]
+    attributes = [value for _, attributes in fragment.elements for value in attributes.values()]
+    assert (DRAWN if kind in PLOTS else HOSTILE) in [*values, *attributes], "labels, or the lines for the pointer"
+
+
+@pytest.mark.parametrize("kind", list(hostile_charts()))
+def test_hostile_text_is_drawn_as_text(kind):
+    drawn = ElementTree.fromstring(svg(hostile_charts()[kind].spec()))
+    tags = {element.tag.rpartition("}")[2] for element in drawn.iter()}
+    assert "text" in tags and not tags & {"script", "img", "foreignObject", "a"}
+    assert "onerror" in "".join(drawn.itertext()) and not [e for e in drawn.iter() if "onerror" in e.attrib]
+
+
+def test_hostile_text_stays_text_in_a_page(tmp_path):
+    words, n_sections = Words(HOSTILE, HOSTILE), 3
+    table = TextTable(HOSTILE, [HOSTILE], [[HOSTILE]], note=HOSTILE)
+    parts = {"en": [f"`{HOSTILE}`", *hostile_charts().values(), table]}
+    write_page(
+        tmp_path / "p.html", title=words, sections=[Section(words, parts, anchor=HOSTILE)] * n_sections,
+        languages=["en"], intro={"en": HOSTILE},
+    )  # fmt: skip
+    page = Reader((tmp_path / "p.html").read_text("utf-8"))
+    assert not [tag for tag, _ in page.elements if tag in ("img", "iframe", "raw")]
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert {a["id"] for tag, a in page.elements if tag == "section"} == {f"en-{HOSTILE}"}
+    assert {a["href"] for tag, a in page.elements if tag == "a"} == {f"#en-{HOSTILE}"}
+    kinds = [attributes.get("type") for tag, attributes in page.elements if tag == "script"]
+    data = [script for script, kind in zip(page.scripts, kinds, strict=True) if kind == "application/json"]
+    assert len(data) == 6 * n_sections
+    assert all({HOSTILE, DRAWN} & set(strings(json.loads(script))) for script in data)
+    assert kinds.count(None) == 4, "our own scripts: Vega, matrices, films, the page"
+    assert not [script for script in page.scripts if "alert(1)" in script and "\\u003c" not in script]
+    once, in_a_section = ["title", "h1", "intro"], ["contents", "heading", "prose", "caption", "column", "cell", "note"]
+    assert page.text.count(HOSTILE) >= len(once) + n_sections * (len(in_a_section) + 2 * len(hostile_charts()))
 
 
 def test_both_languages_are_there_with_their_own_anchors(written):
@@ -180,8 +275,9 @@ def test_styles_and_scripts_are_part_of_the_package():
     settings = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
     assert settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/mingyue"]
     ignored = (root / ".gitignore").read_text("utf-8")
-    assert not re.search(r"\.(js|css)|assets", ignored), "hatchling leaves out what git ignores"
-    assert all(page_module.asset(name) for name in ("matrix.js", "film.js", "page.js", "page.css"))
+    assert not re.search(r"\.(js|css|html)|assets|templates", ignored), "hatchling leaves out what git ignores"
+    assert all(markup.asset(name) for name in ("matrix.js", "film.js", "page.js", "page.css"))
+    assert all(markup.environment().get_template(name) for name in markup.environment().list_templates())
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def lines_of(path: Path) -> list[str]:
 def test_translate_runs_through(run, tmp_path):
     code, out, err = run("demo", "--translate", *QUICK)
     assert (code, err) == (0, "")
-    assert "Of 12 items that it never saw" in out
+    assert "of 12 unseen items are exactly right" in out
     assert "Verdict: " in out
     assert "Now try: mingyue translate runs/demo-translate" in out.replace("\\", "/")
     pairs = tmp_path / "runs" / "demo-translate-pairs"
@@ -61,7 +61,7 @@ def test_a_demonstration_that_is_stopped_says_how_to_go_on(run, monkeypatch):
     code, out, _ = run("demo", "--translate", *QUICK)
     assert code == INTERRUPTED
     assert "mingyue resume runs/demo-translate" in out.replace("\\", "/")
-    assert "never saw" not in out
+    assert "unseen items" not in out
 
 
 def test_text_runs_through(run, tmp_path):

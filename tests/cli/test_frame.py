@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -37,7 +38,7 @@ def test_help_describes_every_verb_and_is_quick(process):
 def test_help_and_version_load_nothing_heavy(arguments):
     code = (
         "import sys; from mingyue.cli import main; main(sys.argv[1:]); sys.stdout.flush();"
-        "heavy = ('torch', 'numpy', 'pydantic', 'tokenizers', 'mingyue.api', 'mingyue.config');"
+        "heavy = ('torch', 'numpy', 'pydantic', 'tokenizers', 'jinja2', 'mingyue.api', 'mingyue.config');"
         "sys.stderr.write(repr([name for name in heavy if name in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, check=True)
@@ -181,3 +182,28 @@ def test_version_is_the_package_version(run):
 
     assert run("version") == (0, f"mingyue {mingyue.__version__}\n", "")
     assert run("--version")[1].strip() == f"mingyue {mingyue.__version__}"
+
+
+def test_completion_is_installed_and_knows_verbs_and_options(process, tmp_path):
+    environment = {**os.environ, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "PYTHONUTF8": "1"}
+    script = tmp_path / "mingyue.bash"
+    done = process("--install-completion", "--shell", "bash", "--output", str(script), env=environment)
+    assert done.returncode == 0, done.stderr
+    text = script.read_text(encoding="utf-8")
+    for name in (*VERBS, "--positions", "--temperature", "rotary"):
+        assert name in text, name
+    assert str(script) in (tmp_path / ".bashrc").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_a_verb_and_an_option(process, tmp_path):
+    environment = {**os.environ, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
+    script = tmp_path / "mingyue.bash"
+    assert process("--install-completion", "--shell", "bash", "--output", str(script), env=environment).returncode == 0
+    for words, wanted in ((["mingyue", "tra"], "train"), (["mingyue", "train", "--posi"], "--positions")):
+        asked = (
+            f'. "{script}"; COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}; '
+            "$(complete -p mingyue | sed -E 's/.*-F ([^ ]+).*/\\1/'); printf '%s\\n' \"${COMPREPLY[@]}\""
+        )
+        done = subprocess.run(["bash", "-c", asked], capture_output=True, check=True, encoding="utf-8")
+        assert wanted in done.stdout.split(), done

@@ -167,7 +167,7 @@ def test_restart_goes_on_by_itself(tmp_path, text):
     workers(process)[1].kill()
     output, _ = process.communicate(timeout=500)
     assert process.returncode == 0, output
-    assert "all were started again (restart 1)" in output
+    assert "all were restarted (restart 1)" in output
     events = log_of(run)
     (resumed,) = (event for event in events if event["event"] == "resume")
     assert resumed["from_step"] > 0, output

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mingyue.config import GenerateSettings, Settings, TrainSettings
+from mingyue.config import GenerateSettings, Settings, TrainSettings, setting_of
 from mingyue.errors import SettingsError
 
 
@@ -73,6 +73,44 @@ def test_help_groups_the_settings_as_run_toml_does(run):
     titles = re.findall(r"╭─ (\w+)", out)
     sections = [section.capitalize() for section in TrainSettings.model_fields]
     assert titles[-len(sections) :] == sections
+
+
+def help_of(verb: str) -> str:
+    """The help of a verb at 80 columns."""
+    command = [sys.executable, "-m", "mingyue", *verb.split(), "--help"]
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONUTF8": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, check=True, encoding="utf-8").stdout
+
+
+def test_help_of_train_begins_with_three_examples_and_the_common_options():
+    shown = help_of("train")
+    examples = [line for line in shown.splitlines() if line.startswith("mingyue train ")]
+    assert len(examples) == 3
+    panel = shown[shown.index("╭─ Common") : shown.index("╭─ Data")].splitlines()
+    assert len(examples) + len(panel) <= 25
+    common = {name for name, (_, info) in TrainSettings.fields().items() if setting_of(info).common}
+    offered = {found.replace("-", "_") for line in panel for found in re.findall(r"^│ --([\w-]+)", line)}
+    assert offered == common - {"sources"} | {"config"}
+    assert "SOURCES" in "".join(panel)
+
+
+def test_help_of_resume_has_the_settings_that_it_refuses_last():
+    shown = help_of("resume")
+    fixed = shown[shown.index("╭─ Fixed") :]
+    refused = {name for name, (_, info) in TrainSettings.fields().items() if not setting_of(info).resume.allowed}
+    offered = {found.replace("-", "_") for found in re.findall(r"^│ --([\w-]+)", fixed, flags=re.MULTILINE)}
+    assert offered == refused - {"sources", "out", "overwrite"}
+
+
+def test_help_of_demo_lists_what_a_demo_takes():
+    offered = set(re.findall(r"^│ --([\w-]+)", help_of("demo"), flags=re.MULTILINE))
+    assert offered == {"translate", "minutes", "steps", "epochs", "out", "seed", "device", "threads", "overwrite"}
+
+
+@pytest.mark.parametrize("verb", ["train", "resume", "demo", "generate", "translate"])
+def test_help_shows_defaults_in_words(verb):
+    shown = " ".join(help_of(verb).replace("│", " ").split())
+    assert not re.search(r"\[default: (None|False|True|)\]", shown)
 
 
 def test_what_is_not_given_stays_at_its_default(settings_of):

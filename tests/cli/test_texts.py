@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mingyue.cli.screen import visible
-from mingyue.cli.texts import Given, collect, unescape, without_last_line_end
+from mingyue.cli.texts import InputText, collect, unescape, without_final_newline
 from mingyue.errors import DataError
 
 
@@ -24,7 +24,7 @@ def test_order_is_words_then_files(tmp_path, stdin):
     (tmp_path / "a.txt").write_bytes("甲\n".encode())
     stdin("乙\n".encode())
     path = str(tmp_path / "a.txt")
-    expected = [Given("丙"), Given("乙\n", "standard input"), Given("甲\n", path)]
+    expected = [InputText("丙"), InputText("乙\n", "standard input"), InputText("甲\n", path)]
     assert collect(["丙", "-"], [path]) == expected
 
 
@@ -67,8 +67,8 @@ def test_arguments_that_are_not_text_are_refused():
 
 
 def test_a_prompt_from_a_file_loses_one_line_end_and_words_lose_none():
-    assert without_last_line_end(Given("a\n\n", "f")).text == "a\n"
-    assert without_last_line_end(Given("a\n")).text == "a\n"
+    assert without_final_newline(InputText("a\n\n", "f")).text == "a\n"
+    assert without_final_newline(InputText("a\n")).text == "a\n"
 
 
 @pytest.mark.parametrize(

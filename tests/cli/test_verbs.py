@@ -233,7 +233,7 @@ def test_score_prints_each_token_and_what_they_come_to(run, model):
 
 def test_the_stride_over_a_long_text_is_stated(run, model):
     _, out, _ = run("score", model, "--text", "a" * 60, "--stride", "7", "--no-tokens")
-    assert "tokens, moved by 7" in out
+    assert "tokens, stride 7" in out
     assert "-log P" not in out
 
 
@@ -259,7 +259,7 @@ def test_info_counts_what_the_module_holds(run, model):
     code, out, _ = run("info", model)
     assert code == 0
     assert f"{total:,}" in out
-    for word in ("embedding", "FLOPs a token", "vocab_size", "rotary"):
+    for word in ("embedding", "FLOPs per token", "vocab_size", "rotary"):
         assert word in out
     assert json.loads(run("info", model, "--json")[1])["parameters"]["total"] == total
 

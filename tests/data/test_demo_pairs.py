@@ -300,7 +300,7 @@ def test_chinese_words_mean_the_number_and_have_their_zeros_in_place(n):
 @pytest.mark.parametrize("words", [english_number, english_ordinal, chinese_number])
 @pytest.mark.parametrize("n", [-1, 1_000_000_000])
 def test_numbers_without_words_are_refused(words, n):
-    with pytest.raises(DataError, match=f"{n:,} has no words"):
+    with pytest.raises(DataError, match=f"{n:,} cannot be written in words"):
         words(n)
 
 

@@ -23,7 +23,7 @@ def only(found):
 
 
 @pytest.mark.parametrize("encoding", ["gbk", "gb18030"])
-def test_a_gbk_file_is_detected_and_told(read, write, encoding):
+def test_a_gbk_file_is_detected_and_reported(read, write, encoding):
     """D4: a GBK file without any mark is read right, and the report says as what."""
     found = read(write("poem.txt", POEM.encode(encoding)))
     assert only(found) == POEM
@@ -98,11 +98,11 @@ def test_skip_bad_leaves_out_the_documents_with_bad_bytes_and_counts_them(read, 
     assert "poems.txt, line 5" in next(iter(report.examples.values()))
 
 
-def test_a_told_encoding_is_used_and_checked(read, write):
+def test_a_given_encoding_is_used_and_checked(read, write):
     """D4: both when it fits and when not."""
     path = write("poem.txt", POEM.encode("big5", errors="ignore"))
     assert only(read(path, encoding="big5")) == POEM.encode("big5", errors="ignore").decode("big5")
-    with pytest.raises(DataError, match=r"poem\.txt, line 1: byte 0 \(0xa7\) does not fit utf-8 as told"):
+    with pytest.raises(DataError, match=r"poem\.txt, line 1: byte 0 \(0xa7\) does not fit utf-8 as given"):
         read(path, encoding="utf-8")
     with pytest.raises(SettingsError, match="Did you mean gbk"):
         read(path, encoding="gkb")
@@ -162,7 +162,7 @@ def test_any_text_comes_back_as_it_was_written(text):
 
 
 def test_empty_and_whitespace_only_files_are_clear_errors(read, write):
-    """D10: both are told as what they are."""
+    """D10: both are reported as what they are."""
     for name, content in (("empty.txt", ""), ("blank.txt", " \n\t\n"), ("mark.txt", codecs.BOM_UTF8)):
         with pytest.raises(DataError, match=rf"no text in .*{name} .* bytes\).*empty, or only whitespace"):
             read(write(name, content))

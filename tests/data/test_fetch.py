@@ -98,7 +98,7 @@ def test_a_broken_transfer_goes_on_from_where_it_was(server, target):
 
 def test_what_an_earlier_call_brought_is_kept_for_the_next(server, target):
     server.break_after = [1000, 2000, 3000]
-    with pytest.raises(DataError, match=r"cannot be fetched(.|\n)*goes on from there"):
+    with pytest.raises(DataError, match=r"cannot be fetched(.|\n)*continues from there"):
         get(f"{server.address}/a.bin", target)
     assert not target.exists()
     assert (target.parent / "a.bin.part").read_bytes() == CONTENT[:3000]
@@ -131,14 +131,14 @@ def test_a_corrupted_file_is_refused_with_both_checksums(server, target, tmp_pat
         assert not list(target.parent.iterdir())
 
 
-def test_a_file_that_is_not_there_is_told(server, target, tmp_path):
+def test_a_file_that_is_not_there_is_reported(server, target, tmp_path):
     with pytest.raises(DataError, match=r"no such file \(404\)"):
         get(f"{server.address}/b.bin", target)
     with pytest.raises(DataError, match="there is no file"):
         get(tmp_path / "none.bin", target)
 
 
-def test_no_network_is_told_with_the_way_out(target, monkeypatch):
+def test_no_network_is_reported_with_what_to_do(target, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(fetch, "_PAUSE", 0.0)
     with pytest.raises(DataError, match="MINGYUE_DATA_MIRROR"):

@@ -55,7 +55,7 @@ def test_a_broken_record_is_an_error_with_its_line(read, write, line, message):
     found = read(path, skip_bad=True)
     assert texts(found) == ["good", "also"]
     assert list(found[1].dropped.values()) == [1]
-    assert any("left out: 1 ×" in told and "a.jsonl, line 3" in told for told in found[1].describe())
+    assert any("left out: 1 ×" in line and "a.jsonl, line 3" in line for line in found[1].describe())
 
 
 def test_a_line_of_bytes_that_are_not_text_is_left_out_alone(read, write):
@@ -147,7 +147,7 @@ def test_parquet_takes_a_column(read, tmp_path):
         read(path)
     assert texts(read(path, skip_bad=True)) == ["床前"]
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match="not a whole Parquet file"):
+    with pytest.raises(DataError, match="not a complete Parquet file"):
         read(path)
 
 

@@ -78,7 +78,7 @@ def test_what_is_not_there_is_an_error(read, put):
         read("hf://onlyone")
 
 
-def test_a_network_that_fails_is_told_without_a_traceback_of_its_own(read, monkeypatch):
+def test_a_network_that_fails_is_reported_without_its_own_traceback(read, monkeypatch):
     class Broken:
         def ls(self, path, detail=True):
             raise TimeoutError("no route")

@@ -92,7 +92,7 @@ def test_a_permutation_is_not_made_anew_each_step():
     for step in range(200):
         order.starts(step, 4)
     assert time.perf_counter() - begin < 0.2
-    assert len(order._epochs) == 1
+    assert order._epoch.cache_info().currsize == 1
     for epoch in range(6):
         order.starts_of(epoch * order.windows, 1)
-    assert len(order._epochs) <= 3
+    assert order._epoch.cache_info().currsize <= 3

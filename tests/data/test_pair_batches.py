@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mingyue.data import IGNORE, PairOrder, PairRows, heldout_pair_batches, pair_batch
-from mingyue.data.pair_order import cut_by_budget
+from mingyue.data.order import cut_by_budget
 from mingyue.errors import DataError
 
 PAD, BOS, EOS = 0, 1, 2
@@ -44,7 +44,7 @@ def test_the_decoder_reads_the_target_shifted_right():
         assert tensor.dtype == torch.int64 and tensor.is_contiguous()
 
 
-def test_an_empty_text_is_an_end_mark():
+def test_an_empty_text_is_eos_alone():
     batch = pair_batch(THREE, np.array([2, 0]), **MARKS)
     assert batch.source_BS.tolist() == [[EOS, PAD, PAD, PAD], [5, 6, 7, EOS]]
     assert batch.inputs_BT.tolist() == [[BOS, PAD], [BOS, 8]]

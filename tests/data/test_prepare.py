@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from mingyue.config import DataSettings, TokenizerSettings
 from mingyue.data import baselines, fit_context, heldout_batches, load_corpus, prepare_corpus, sources
-from mingyue.data.reading import Piece
-from mingyue.data.store import PieceStore
+from mingyue.data.store import PieceStore, StoredPiece
 from mingyue.errors import DataError
 
 BOS, EOS = 1, 2
@@ -74,7 +73,7 @@ def test_a_document_far_from_its_ends_is_cut_in_two(prepare, write):
 def stored(folder, *pairs):
     store = PieceStore(folder)
     for text, tail in pairs:
-        store.add(Piece(text, tail, "a", 1, first=True, last=True))
+        store.add(StoredPiece(text, tail, first=True, last=True))
     return store
 
 
@@ -105,7 +104,7 @@ def test_the_cut_is_within_one_percent_and_in_no_separator(tmp_path_factory, pai
 
 
 def test_the_vocabulary_is_of_the_training_part_alone(prepare, write):
-    """The held-out text may hold characters that are not in it: they are spelled in bytes."""
+    """The held-out text may hold characters that are not in it: byte fallback encodes them."""
     tokenizer, corpus, _ = prepare(write("a.txt", "ab" * 90 + "月" * 20))
     assert tokenizer.vocab_size == 256 + 3 + 2
     assert len(corpus.held_out) == 20 * 3 + 1
@@ -272,7 +271,7 @@ def test_large_vocabularies_use_four_bytes(prepare, write):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
-def test_names_that_are_no_utf_8_are_read_and_told(prepare, tmp_path):
+def test_names_that_are_no_utf_8_are_read_and_reported(prepare, tmp_path):
     """D5: names of files are bytes of any encoding on Linux."""
     folder = tmp_path / "texts"
     for name in (b"\xc3\xf7.txt", b".\xff"):

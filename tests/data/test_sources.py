@@ -40,8 +40,8 @@ def test_hidden_and_binary_files_of_a_folder_are_left_out_and_counted(read, writ
         "binary file": 2,
         "file without text (empty, or only whitespace)": 1,
     }
-    told = "\n".join(found[1].describe())
-    assert "binary file" in told and "late.bin" in told and "hidden" in told
+    report = "\n".join(found[1].describe())
+    assert "binary file" in report and "late.bin" in report and "hidden" in report
 
 
 def test_text_in_no_sure_encoding_stops_the_reading_of_a_folder(read, write, tmp_path):
@@ -69,7 +69,7 @@ def test_a_file_whose_name_looks_like_a_pattern_is_a_file(read, write):
     assert texts(read(write("poems[1].txt", "text"))) == ["text"]
 
 
-def test_a_file_named_twice_is_read_once_and_told(read, write, tmp_path):
+def test_a_file_named_twice_is_read_once_and_reported(read, write, tmp_path):
     path = write("a.txt", "text")
     found = read(path, tmp_path)
     assert texts(found) == ["text"]
@@ -136,7 +136,7 @@ def test_a_named_pipe_is_read_like_a_file(read, tmp_path):
     writer.join()
 
 
-def test_a_field_that_nothing_uses_is_told(read, write):
+def test_a_field_that_nothing_uses_is_reported(read, write):
     found = read(write("a.txt", "text"), field="body")
     assert any("--field body is not used" in note for note in found[1].notes)
 
@@ -144,7 +144,7 @@ def test_a_field_that_nothing_uses_is_told(read, write):
 def test_the_report_says_what_was_read_in_numbers(read, write):
     found = read(write("a.txt", "床前\n\n明月\n"), separator="blank-line")
     assert found[1].describe()[0] == "read 1 file: 2 documents, 7 characters, 15 bytes as UTF-8"
-    assert found[1].kept == 2
+    assert found[1].documents == 2
 
 
 def test_progress_ends_at_the_whole(write):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mingyue.config import TranslateSettings
 from mingyue.errors import GenerationError
 from mingyue.generation import Hypothesis, translate_ids
-from mingyue.generation.beam import likeliest
+from mingyue.generation.beam import largest
 from mingyue.generation.hypotheses import length_penalties
 from mingyue.models import EncoderDecoder
 
@@ -129,7 +129,7 @@ def test_as_many_go_on_as_there_are_beams_although_some_end(chain):
 
 
 def test_a_text_that_ends_first_and_best_so_far_does_not_end_the_search(chain):
-    """S10: the end mark at once has 0.4, a longer text 0.35 in all; by length it is the longer that wins."""
+    """S10: EOS at once has 0.4, a longer text 0.35 in all; by length it is the longer that wins."""
     rows = [[1 / 6] * 6 for _ in range(6)]
     rows[BOS] = [0, 0, 0.4, 0.35, 0.25, 0]
     rows[A] = [0, 0, 0.001, 0, 0, 0.999]
@@ -204,7 +204,7 @@ def test_beam_1_is_greedy(lively_pair, pair_kind):
 )
 @settings(max_examples=25, deadline=None)
 def test_whatever_is_found_is_well_formed(lively_pair, seed, beam, alpha, extra, kind):
-    """S11: one end mark at most, last; no padding or begin mark; within the limit; sums and scores by the formulas."""
+    """S11: one EOS at most, last; no PAD or BOS; within the limit; sums and scores by the formulas."""
     model = lively_pair(kind, vocab_size=9, seed=seed % 7)
     sources = random_sources(3, vocab_size=9, seed=seed)
     results = search(model, sources, beam=beam, n_best=beam, length_penalty=alpha, extra_tokens=extra)
@@ -278,11 +278,11 @@ def test_logits_that_are_not_numbers_are_an_error(lively_pair):
     seed=st.integers(0, 10**6),
 )
 @settings(max_examples=60, deadline=None)
-def test_likeliest_are_those_of_a_sort(n_values, n, n_rows, hidden, seed):
+def test_largest_are_those_of_a_sort(n_values, n, n_rows, hidden, seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.stack([torch.randperm(n_values, generator=generator) for _ in range(n_rows)]).float()
     x[:, : min(hidden, n_values - 1)] = -math.inf
-    values, places = likeliest(x, n)
+    values, places = largest(x, n)
     expected = x.sort(dim=1, descending=True)
     assert values.equal(expected.values[:, :n])
     assert x.gather(1, places).equal(values)
@@ -290,7 +290,7 @@ def test_likeliest_are_those_of_a_sort(n_values, n, n_rows, hidden, seed):
     assert places[finite].equal(expected.indices[:, :n][finite])
 
 
-def test_likeliest_shows_nan():
+def test_largest_shows_nan():
     x = torch.zeros(2, 3000)
     x[1, 2999] = math.nan
-    assert likeliest(x, 8)[0].isnan().any(dim=1).tolist() == [False, True]
+    assert largest(x, 8)[0].isnan().any(dim=1).tolist() == [False, True]

@@ -17,7 +17,7 @@ BYTES = byte_tokenizer()
 
 
 def scripted_text(scripted, text: str, asked: GenerateSettings, *, end: bool = True):
-    """What is made of a model that writes the bytes of `text`, then the end mark, after the prompt "p"."""
+    """What is made of a model that writes the bytes of `text`, then EOS, after the prompt "p"."""
     ids = [*BYTES.encode("p" + text), BYTES.eos_id] if end else BYTES.encode("p" + text)
     model = scripted(ids, BYTES.vocab_size)
     events = list(stream(model, BYTES, ["p"], asked, starts_with_bos=False))
@@ -60,7 +60,7 @@ def test_stop_texts_across_tokens(scripted, text, stops, least, most):
     asked = GREEDY.replace(stop=tuple(stops), min_new_tokens=min(least, most), max_new_tokens=most)
     ids = BYTES.encode(text)
     if len(ids) < asked.min_new_tokens:
-        return  # the script knows nothing after its end mark
+        return  # the script knows nothing after its EOS
     _, result = scripted_text(scripted, text, asked)
     for n_tokens in range(1, min(len(ids), most) + 1):
         so_far = BYTES.decode(ids[:n_tokens]).rstrip("\ufffd")
@@ -90,7 +90,7 @@ def test_the_minimum_puts_off_the_end_mark(lively, letters):
     free = generate(model, tokenizer, [""], asked, starts_with_bos=True)
     assert min(len(result.ids) for result in free) < 5
     held = generate(model, tokenizer, [""], asked.replace(min_new_tokens=5), starts_with_bos=True)
-    assert min(len(result.ids) for result in held) >= 6  # five tokens, then the end mark
+    assert min(len(result.ids) for result in held) >= 6  # five tokens, then EOS
     assert any(result.stop == "end" for result in held)
 
 
@@ -177,7 +177,8 @@ def test_outgrowing_the_context_is_said_once(lively, letters, use_cache):
     asked = GREEDY.replace(min_new_tokens=60, max_new_tokens=60)
     generate(model, tokenizer, prompts, asked, starts_with_bos=False, note=notes.append, use_cache=use_cache)
     assert notes == [
-        "The text has outgrown the context of 16 tokens: whenever that is full, the model goes on from the last 8."
+        "The text is longer than the context of 16 tokens: whenever the context is full, generation continues from its "
+        "last 8 tokens."
     ]
 
 

@@ -91,7 +91,7 @@ WRITING = st.fixed_dictionaries(
 def test_whatever_is_asked_the_text_is_the_one_of_the_plain_rules(
     lively, letters, plainly, same_text, kind, prompts, fields, bos, use_cache, eager_to_end
 ):
-    """T14, A6, S1-S4, S8: every setting, batch, chunk, cache; rows leave at the end mark and others enter."""
+    """T14, A6, S1-S4, S8: every setting, batch, chunk, cache; rows leave at EOS and others enter."""
     model, tokenizer = lively(kind), letters(8 if eager_to_end else 20)
     asked = GenerateSettings(min_new_tokens=min(2, fields["max_new_tokens"]), **fields)
     results = generate(model, tokenizer, prompts, asked, starts_with_bos=bos, use_cache=use_cache)

@@ -18,12 +18,12 @@ FOUR = torch.tensor([[0.1, 0.4, 0.3, 0.2]]).log()
 PLAIN = GenerateSettings(temperature=1)
 
 
-def text(index: int = 0, sample: int = 0, n_written: int = 0, seen: torch.Tensor | None = None) -> SimpleNamespace:
-    return SimpleNamespace(prompt_index=index, sample=sample, n_written=n_written, seen=seen)
+def text(index: int = 0, sample: int = 0, n_generated: int = 0, seen: torch.Tensor | None = None) -> SimpleNamespace:
+    return SimpleNamespace(prompt_index=index, sample=sample, n_generated=n_generated, seen=seen)
 
 
 def sampler(asked: GenerateSettings, *, never=(), end=3, logprobs=False) -> Sampler:
-    return Sampler(asked, never=never, end=end, device=torch.device("cpu"), logprobs=logprobs)
+    return Sampler(asked, never=never, eos_id=end, device=torch.device("cpu"), logprobs=logprobs)
 
 
 def shares(asked: GenerateSettings, logits: torch.Tensor = FOUR) -> list[float]:
@@ -122,11 +122,11 @@ def test_a_repetition_penalty_makes_a_token_less_likely_whatever_the_sign(row, p
 
 
 def test_marks_are_never_written_and_the_end_only_after_the_minimum():
-    """S5, S8: PAD and BOS have the highest logits of all; the end mark the next."""
+    """S5, S8: PAD and BOS have the highest logits of all; EOS the next."""
     logits = torch.tensor([[9.0, 8.0, 0.0, 7.0, 1.0]]).expand(2, -1)
     for asked in (PLAIN.replace(temperature=0), PLAIN.replace(top_k=1)):
         chosen = sampler(asked.replace(min_new_tokens=4), never=[0, 1]).choose(
-            logits.clone(), [text(n_written=3), text(n_written=4)]
+            logits.clone(), [text(n_generated=3), text(n_generated=4)]
         )
         assert [choice.token for choice in chosen] == [4, 3]
 

@@ -150,7 +150,7 @@ def test_progress_counts_lines(into):
 
 
 def test_a_line_longer_than_the_context_is_cut_and_says_so(into):
-    """S6: the context is 24 tokens, the end mark one of them."""
+    """S6: the context is 24 tokens, EOS one of them."""
     fits, longer = "abcdefghijklmnopqrstabc", "abcdefghijklmnopqrstabcd"
     found = into([fits, longer, longer * 5], extra_tokens=50)
     assert [each[0].truncated for each in found] == [False, True, True]

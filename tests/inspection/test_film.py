@@ -83,13 +83,13 @@ def test_maps_of_long_texts_are_blocks_whose_rows_still_sum_to_one(subject):
 
 def test_the_page_has_every_frame_in_the_order_of_steps(frames):
     data = film_data(film_view(frames[::-1], heldout_loss={8: 3.25, 20: 2.5}))
-    first, second, third = (scene["label"] for scene in data["scenes"])
+    first, second, third = (scene["label"] for scene in data["steps"])
     assert third.startswith("step 20 · held-out loss 2.500 · ")
     assert "held-out" not in first + second, "nothing was measured at these steps"
-    cells = np.frombuffer(base64.b64decode(data["scenes"][0]["maps"][0]["data"]), np.uint8)
+    cells = np.frombuffer(base64.b64decode(data["steps"][0]["maps"][0]["data"]), np.uint8)
     assert np.array_equal(cells, frames[0].parts[0].bytes_LHTS.ravel())
-    assert data["scenes"][0]["columns"] == list("moonlight")
-    assert [cell[0] for cell in data["scenes"][2]["words"][-1]] == [words[0] for words in frames[2].words_LTK[-1]]
+    assert data["steps"][0]["columns"] == list("moonlight")
+    assert [cell[0] for cell in data["steps"][2]["words"][-1]] == [words[0] for words in frames[2].words_LTK[-1]]
 
 
 def test_both_languages_say_the_same(frames):
@@ -103,7 +103,7 @@ def test_both_languages_say_the_same(frames):
 def test_a_long_film_is_thinned_out_and_says_so(frames, monkeypatch):
     monkeypatch.setattr(film_module, "MOST_BYTES", 2 * frames[0].parts[0].bytes_LHTS.size)
     view = film_view(frames)
-    assert [scene["label"].split(" · ")[0] for scene in film_data(view)["scenes"]] == ["step 0", "step 20"]
+    assert [scene["label"].split(" · ")[0] for scene in film_data(view)["steps"]] == ["step 0", "step 20"]
     assert view.charts("en")[0].note == "2 of 3 frames."
     assert len(view.to_dict()["frames"]) == 3, "numbers for programs are whole"
 
@@ -146,6 +146,6 @@ def test_translations_of_different_length_make_one_film(letters):
     assert [part["title"] for part in data["parts"]] == [
         "Encoder self-attention", "Decoder self-attention", "Cross-attention",
     ]  # fmt: skip
-    assert [len(scene["maps"][2]["rows"]) for scene in data["scenes"]] == [3, 7]
+    assert [len(scene["maps"][2]["rows"]) for scene in data["steps"]] == [3, 7]
     assert view.charts()[0].spec()["layer"], "maps of different size are drawn alike"
     assert view.tables()[0].rows[1][-1] == "abcdef" and "greedy translation" in view.charts()[0].note

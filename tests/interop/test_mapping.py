@@ -186,7 +186,11 @@ def test_unknown_names_are_answered_with_known_ones(ours):
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config is"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; known: silu"),
-        ("llama", {"num_attention_heads": 0, "head_dim": None}, "config.json has no head_dim, and it does not follow"),
+        (
+            "llama",
+            {"num_attention_heads": 0, "head_dim": None},
+            "config.json has no head_dim, and it cannot be",
+        ),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type is 'yarn'; known: default"),
         ("llama", {"rope_scaling": {"type": "linear"}}, "rope_type linear has no factor"),
         ("llama", {"rope_scaling": {"type": "llama3", "factor": 2.0}}, "rope_type llama3 has no low_freq_factor"),

@@ -97,7 +97,7 @@ def test_their_random_model_gives_the_same_logits_here(marian, kind):
     model = load(*from_marian(theirs.config.to_dict(), theirs.state_dict()))
     found = model(source, target, source_lengths_B=lengths)
     assert (found - expected).abs().max() < 1e-5
-    memory = model.remember(model.encode(source, source_lengths_B=lengths), source_lengths_B=lengths)
+    memory = model.project_kv(model.encode(source, source_lengths_B=lengths), source_lengths_B=lengths)
     cache = model.new_cache(3)
     steps = [model.output(model.hidden(part, memory, cache=cache.step())) for part in target.split(1, dim=1)]
     assert (torch.cat(steps, dim=1) - expected).abs().max() < 1e-5
@@ -116,7 +116,7 @@ def test_a_folder_as_transformers_writes_it_is_read(marian, kind, tmp_path):
     source, lengths, mask, target = texts()
     expected = theirs(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
     assert (model(source, target, source_lengths_B=lengths) - expected).abs().max() < 1e-5
-    with pytest.raises(InteropError, match="whose SentencePiece tokenizers are not understood here") as caught:
+    with pytest.raises(InteropError, match="whose SentencePiece tokenizers are not supported") as caught:
         load_hf_folder(tmp_path)
     assert "from_marian" in caught.value.advice
 
@@ -278,14 +278,14 @@ def test_a_config_that_marian_cannot_express_names_the_setting(translator, chang
         ({"vocab_size": None}, "config.json describes no marian model"),
         (
             {"decoder_attention_heads": 2},
-            "encoder_attention_heads is 4, decoder_attention_heads 2; stacks of",
+            "encoder_attention_heads is 4, decoder_attention_heads 2; stacks must",
         ),
-        ({"decoder_ffn_dim": 41}, "encoder_ffn_dim is 40, decoder_ffn_dim 41; stacks of one shape"),
+        ({"decoder_ffn_dim": 41}, "encoder_ffn_dim is 40, decoder_ffn_dim 41; stacks must have"),
         ({"activation_function": "tanh"}, "activation_function is 'tanh'; known: swish"),
-        ({"normalize_before": True}, "normalize_before is True; only False is understood"),
+        ({"normalize_before": True}, "normalize_before is True; only False is supported"),
         ({"add_final_layer_norm": True}, "add_final_layer_norm is True; only False"),
         ({"static_position_embeddings": False}, "static_position_embeddings is False; only True"),
-        ({"tie_word_embeddings": False}, "one table for all three places is understood, or one for each text"),
+        ({"tie_word_embeddings": False}, "one table for all three uses is supported, or one for each side"),
     ],
 )
 def test_a_config_of_theirs_that_is_not_understood_names_the_key(translator, changes, words):
@@ -296,5 +296,5 @@ def test_a_config_of_theirs_that_is_not_understood_names_the_key(translator, cha
 
 def test_the_door_of_decoder_only_families_points_to_this_one(translator):
     description, tensors = exported(translator())
-    with pytest.raises(InteropError, match="model_type is 'marian': a model of two texts"):
+    with pytest.raises(InteropError, match="model_type is 'marian': an encoder-decoder model"):
         from_hf_state(description, tensors)

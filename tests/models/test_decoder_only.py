@@ -191,7 +191,7 @@ def test_positions_outside_the_context_are_refused_for_every_kind(lively, positi
 def test_a_cache_decides_by_itself_who_attends_and_where(lively):
     model = lively()
     for more in ({"attend": Attend()}, {"positions_BT": torch.zeros(1, 2, dtype=torch.long)}):
-        with pytest.raises(ValueError, match="a cache decides"):
+        with pytest.raises(ValueError, match="a cache determines"):
             model(ids(1, 2), cache=model.new_cache(1).step(), **more)
 
 

@@ -132,7 +132,7 @@ def test_it_is_torchs_transformer_with_the_same_weights(translator, placement, a
         memory_key_padding_mask=hidden_BS,
         tgt_is_causal=True,
     )
-    memory = model.remember(model.encode(source, source_lengths_B=lengths_B), source_lengths_B=lengths_B)
+    memory = model.project_kv(model.encode(source, source_lengths_B=lengths_B), source_lengths_B=lengths_B)
     torch.testing.assert_close(model.hidden(target, memory), expected, rtol=0, atol=1e-5)
     logits = model(source, target, source_lengths_B=lengths_B)
     torch.testing.assert_close(logits, expected @ model.embedding.weight.T, rtol=0, atol=1e-5)
@@ -223,7 +223,7 @@ def test_what_is_inside_the_encoder_reaches_the_decoder_only_by_its_output(trans
 def test_cross_attention_knows_no_distance_between_the_two_texts(translator):
     """Rotation turns self-attention alone: a target moved along its positions asks the source the same questions."""
     model = translator(positions="rotary", qk_norm=True)
-    memory = model.remember(model.encode(ids(1, 6)))
+    memory = model.project_kv(model.encode(ids(1, 6)))
     target = ids(1, 4, seed=1)
     moved = model.hidden(target, memory, positions_BT=torch.arange(9, 13)[None])
     torch.testing.assert_close(moved, model.hidden(target, memory), rtol=0, atol=1e-5)
@@ -302,7 +302,7 @@ def test_attention_dropout_works_in_training_in_both_stacks(translator, place):
     def heads() -> Tensor:
         name = "encoder.blocks.0.attention.heads" if place == "encoder" else "decoder.blocks.0.cross_attention.heads"
         taps = Taps(name)
-        memory = model.remember(torch.linspace(-1, 1, 96).view(1, 6, 16))
+        memory = model.project_kv(torch.linspace(-1, 1, 96).view(1, 6, 16))
         model.encode(ids(1, 6), taps=taps)
         model.hidden(ids(1, 6), memory, taps=taps)
         return taps.values[name]
@@ -324,7 +324,7 @@ def test_texts_longer_than_the_context_and_positions_outside_it_are_refused_for_
         model(ids(1, 25), ids(1, 2))
     with pytest.raises(ValueError, match="25 tokens do not fit a context of 24"):
         model(ids(1, 2), ids(1, 25))
-    memory = model.remember(model.encode(ids(1, 24)))
+    memory = model.project_kv(model.encode(ids(1, 24)))
     with pytest.raises(ValueError, match="position 24 does not exist"):
         model.hidden(ids(1, 2), memory, positions_BT=torch.tensor([[3, 24]]))
     with pytest.raises(ValueError, match="position -1 does not exist"):
@@ -332,17 +332,17 @@ def test_texts_longer_than_the_context_and_positions_outside_it_are_refused_for_
     cache = model.new_cache(1, capacity=3)
     with pytest.raises(ValueError, match="row 0 holds 0 tokens; 4 more exceed the cache's capacity of 3"):
         model.hidden(ids(1, 4), memory, cache=cache.step())
-    with pytest.raises(ValueError, match="a cache decides"):
+    with pytest.raises(ValueError, match="a cache determines"):
         model.hidden(ids(1, 2), memory, cache=cache.step(), positions_BT=torch.tensor([[0, 1]]))
 
 
 def test_a_source_row_without_a_token_is_refused(translator):
     model, lengths = translator(), torch.tensor([3, 0])
     for read in (model.encode, lambda source, **more: model(source, ids(2, 2), **more)):
-        with pytest.raises(ValueError, match="a source row has no token: even an empty text has its end mark"):
+        with pytest.raises(ValueError, match="a source row has no token: even an empty text has its EOS token"):
             read(ids(2, 3), source_lengths_B=lengths)
     with pytest.raises(ValueError, match="a source row has no token"):
-        model.remember(torch.zeros(2, 3, 16), source_lengths_B=lengths)
+        model.project_kv(torch.zeros(2, 3, 16), source_lengths_B=lengths)
 
 
 def test_one_token_each_and_a_context_of_one(translator):

@@ -81,7 +81,7 @@ def test_zero_output_starts_both_stacks_as_the_identity_with_a_uniform_predictio
     assert (model(ids, ids) == 0).all()
     scale = math.sqrt(WIDTH)
     torch.testing.assert_close(model.encode(ids), model.source_embedding(ids) * scale)
-    memory = model.remember(model.encode(ids))
+    memory = model.project_kv(model.encode(ids))
     torch.testing.assert_close(model.hidden(ids, memory), model.embedding(ids) * scale)
 
 

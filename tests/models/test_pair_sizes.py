@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from mingyue.config import EncoderDecoderConfig, ModelSettings, OptimiserSettings
-from mingyue.models import EncoderDecoder, PairSizes, build_model, resolve_pair_config, sizes
+from mingyue.models import EncoderDecoder, Sizes, build_model, resolve_pair_config, sizes
 
 ROWS, SOURCE, TARGET, CONTEXT, VOCABULARY = 2, 17, 24, 30, 50
 
@@ -79,18 +79,17 @@ def test_parameters_by_part_are_those_of_the_real_module(config):
         counts[part_of(name)] += weight.numel()
         matrices += weight.numel() if ".blocks." in name and weight.ndim == 2 else 0
     found = sizes(config)
-    assert isinstance(found, PairSizes)
     assert found.parts() == counts
     assert found.block_matrices == matrices
     assert found.parameters == sum(weight.numel() for weight in model.parameters())
-    tables = found.embedding + found.source_embedding + found.positions + found.output
+    tables = sum(found.parts()[name] for name in ("embedding", "source embedding", "positions", "output"))
     assert found.parameters_without_embeddings == found.parameters - tables
 
 
 # The paper's table 3.
 
 
-def paper(name: str, vocabulary: int = 37_000, **changes) -> PairSizes:
+def paper(name: str, vocabulary: int = 37_000, **changes) -> Sizes:
     given_settings = ModelSettings(preset=name, **changes)
     return sizes(resolve_pair_config(given_settings, vocab_size=vocabulary, source_vocab_size=None, context=512))
 
@@ -240,7 +239,7 @@ def test_weights_memory_and_cache_take_the_bytes_of_the_real_ones(config):
     model = build_model(config, seed=1)
     found = sizes(config)
     assert found.weight_bytes() == sum(weight.nbytes for weight in model.parameters())
-    memory = model.remember(torch.zeros(3, 9, 96))
+    memory = model.project_kv(torch.zeros(3, 9, 96))
     for hypotheses in (1, 4):
         cache = model.new_cache(3 * hypotheses, capacity=7)
         held = sum(tensor.nbytes for tensor in (*memory.keys, *memory.values, *cache.keys, *cache.values))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import mingyue.nn.taps
 from mingyue.models import EncoderDecoder
-from mingyue.nn import Memory, Taps
+from mingyue.nn import MemoryKV, Taps
 
 V, M = 23, 16
 KINDS = {
@@ -44,9 +44,9 @@ def padded(lengths: list[int], *, filler: int = 0) -> tuple[Tensor, Tensor]:
     return source_BS.masked_fill(torch.arange(max(lengths)) >= lengths_B[:, None], filler), lengths_B
 
 
-def read(model: EncoderDecoder, lengths: list[int]) -> Memory:
+def read(model: EncoderDecoder, lengths: list[int]) -> MemoryKV:
     source_BS, lengths_B = padded(lengths)
-    return model.remember(model.encode(source_BS, source_lengths_B=lengths_B), source_lengths_B=lengths_B)
+    return model.project_kv(model.encode(source_BS, source_lengths_B=lengths_B), source_lengths_B=lengths_B)
 
 
 @every_kind
@@ -181,7 +181,7 @@ def test_a_memory_keeps_doubles_and_reorders_its_rows(translator):
         assert_close(model.hidden(target_BT[rows], kept), expected[rows])
     assert memory.rows == 4  # the original is as it was
     assert_close(model.hidden(target_BT, memory), expected)
-    of_one_length = model.remember(model.encode(random_ids(4, 5)))
+    of_one_length = model.project_kv(model.encode(random_ids(4, 5)))
     expected = model.hidden(target_BT, of_one_length)
     assert_close(model.hidden(target_BT[[3, 1, 1]], of_one_length.keep([3, 1, 1])), expected[[3, 1, 1]])
 
@@ -310,6 +310,6 @@ def test_one_head_of_cross_attention_can_be_silenced(translator):
 
 def test_targets_that_cannot_be_shared_out_among_the_sources_are_refused(translator):
     model = translator()
-    memory = model.remember(model.encode(torch.tensor([[3, 4], [5, 6]])))
-    with pytest.raises(ValueError, match="3 targets cannot be shared out among 2 source texts"):
+    memory = model.project_kv(model.encode(torch.tensor([[3, 4], [5, 6]])))
+    with pytest.raises(ValueError, match="3 targets are not a multiple of 2 source texts"):
         model.hidden(torch.tensor([[1], [1], [1]]), memory)

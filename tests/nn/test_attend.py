@@ -73,7 +73,7 @@ def test_matrix_is_the_definition_for_every_combination_of_conditions(case):
         for b in range(n_rows)
     ]
     assert drawn[:, 0].tolist() == expected
-    shared = attend.drawn(n_queries, n_keys)
+    shared = attend.with_matrix(n_queries, n_keys)
     assert torch.equal(shared.matrix(n_queries, n_keys).expand_as(drawn), drawn)
     assert shared.may_have_empty_rows(n_queries, n_keys) == attend.may_have_empty_rows(n_queries, n_keys)
     if attend.hides_nothing(n_queries, n_keys):

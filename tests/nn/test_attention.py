@@ -168,7 +168,7 @@ def test_a_window_keeps_no_copy_for_the_backward_pass():
 def test_layers_that_share_a_drawn_description_share_its_bias():
     """One matrix of T × S numbers for all of them, not one a layer."""
     documents = torch.arange(64)[None] // 20
-    drawn = Attend(causal=True, query_documents_BT=documents).drawn(64, 64)
+    drawn = Attend(causal=True, query_documents_BT=documents).with_matrix(64, 64)
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
         for _ in range(3):

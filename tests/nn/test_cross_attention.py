@@ -44,7 +44,7 @@ def test_two_source_places_by_hand():
     ):
         weight.copy_(torch.tensor(value))
     memory = torch.tensor([[[0.0], [math.log(3)]]])
-    key, value = attention.remember(memory)
+    key, value = attention.project_kv(memory)
     assert key.flatten().tolist() == pytest.approx([0.0, math.log(3)])
     assert value.flatten().tolist() == pytest.approx([0.0, 8.0])
     found = attention(torch.tensor([[[1.0], [0.0]]]), key, value, EVERYONE)
@@ -65,14 +65,14 @@ def test_it_is_torchs_attention_with_the_same_weights(lengths):
     )
     attend = EVERYONE if real is None else Attend(allowed=real[:, None, None])
     taps = Taps("weights")
-    torch.testing.assert_close(ours(x, *ours.remember(memory), attend), expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(ours(x, *ours.remember(memory), attend, taps=taps), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours(x, *ours.project_kv(memory), attend), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours(x, *ours.project_kv(memory), attend, taps=taps), expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(taps.values["weights"], expected_weights, rtol=0, atol=1e-6)
 
 
 def test_keys_and_values_are_the_halves_of_one_projection_and_only_keys_are_normed():
     attention, memory = make(qk_norm=True), random(2, 5, 16)
-    key, value = attention.remember(memory)
+    key, value = attention.project_kv(memory)
     assert key.shape == value.shape == (2, 2, 5, 6)
     whole = memory @ attention.key_value.weight.T + attention.key_value.bias
     keys, values = (part.unflatten(-1, (2, 6)).transpose(1, 2) for part in whole.chunk(2, dim=-1))
@@ -97,12 +97,12 @@ def test_any_number_of_rows_on_one_memory_get_what_they_get_alone(rows, each, n_
         x, memory = random(rows * each, n_tokens, 16), random(rows, n_source, 16, seed=2)
         lengths = torch.tensor([data.draw(st.integers(1, n_source)) for _ in range(rows)])
         real = torch.arange(n_source) < lengths[:, None]
-        together = attention(x, *attention.remember(memory), Attend(allowed=real[:, None, None], never_empty=True))
+        together = attention(x, *attention.project_kv(memory), Attend(allowed=real[:, None, None], never_empty=True))
         assert together.shape == x.shape
         for row in range(rows * each):
             source = row // each
             alone = attention(
-                x[row : row + 1], *attention.remember(memory[source : source + 1, : lengths[source]]), EVERYONE
+                x[row : row + 1], *attention.project_kv(memory[source : source + 1, : lengths[source]]), EVERYONE
             )
             torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=1e-5)
 
@@ -110,4 +110,4 @@ def test_any_number_of_rows_on_one_memory_get_what_they_get_alone(rows, each, n_
 def test_rows_that_do_not_divide_among_the_memory_are_refused():
     attention = make()
     with pytest.raises(RuntimeError, match="invalid for input of size"):
-        attention(random(3, 5, 16), *attention.remember(random(2, 4, 16)), EVERYONE)
+        attention(random(3, 5, 16), *attention.project_kv(random(2, 4, 16)), EVERYONE)

@@ -47,18 +47,18 @@ def test_what_is_added_depends_on_the_given_positions_only():
     assert Positions().add(x, positions) is x
     assert not list(fixed.state_dict())  # what follows from the config is not stored
     for kind in (Positions(), learned, fixed):
-        assert kind.rotation(positions).turn(x) is x
+        assert kind.rotation(positions).rotate(x) is x
 
 
 def test_rotary_turns_the_pairs_of_the_two_halves_by_position_times_frequency():
     """D = 4, base 100: pair (0, 2) turns 1 radian a position, pair (1, 3) turns 1/10."""
     rotary = RotaryPositions(8, 4, base=100.0)
     x = torch.tensor([[[[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]]])
-    turned = rotary.rotation(torch.tensor([[3, 3, 3]])).turn(x)[0, 0]
+    turned = rotary.rotation(torch.tensor([[3, 3, 3]])).rotate(x)[0, 0]
     cos3, sin3, cos03, sin03 = math.cos(3), math.sin(3), math.cos(0.3), math.sin(0.3)
     expected = torch.tensor([[cos3, 0.0, sin3, 0.0], [0.0, cos03, 0.0, sin03], [-sin3, 0.0, cos3, 0.0]])
     torch.testing.assert_close(turned, expected)
-    assert torch.equal(rotary.rotation(torch.tensor([[0, 0, 0]])).turn(x), x)
+    assert torch.equal(rotary.rotation(torch.tensor([[0, 0, 0]])).rotate(x), x)
     assert not list(rotary.state_dict())
 
 
@@ -72,13 +72,13 @@ def test_rotary_scores_depend_on_the_distance_alone_and_lengths_stay(first, seco
     generator = torch.Generator().manual_seed(seed)
     query, key = torch.randn(2, 1, 1, 1, 2 * half, generator=generator)
 
-    def turn(x: torch.Tensor, position: int) -> torch.Tensor:
-        return rotary.rotation(torch.tensor([[position]])).turn(x)
+    def rotate(x: torch.Tensor, position: int) -> torch.Tensor:
+        return rotary.rotation(torch.tensor([[position]])).rotate(x)
 
-    score = (turn(query, first) * turn(key, second)).sum()
-    shifted = (turn(query, first + shift) * turn(key, second + shift)).sum()
+    score = (rotate(query, first) * rotate(key, second)).sum()
+    shifted = (rotate(query, first + shift) * rotate(key, second + shift)).sum()
     torch.testing.assert_close(score, shifted, rtol=0, atol=1e-4)
-    torch.testing.assert_close(turn(query, first).norm(), query.norm())
+    torch.testing.assert_close(rotate(query, first).norm(), query.norm())
 
 
 def test_rotary_angles_far_from_the_start_are_exact():

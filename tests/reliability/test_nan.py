@@ -24,7 +24,7 @@ def test_nan_stops_the_run_before_the_update(program, trial, kind, where, name):
     trial = trial(kind, *_KEPT)
     out = program.folder / f"nan-{kind}-{where}"
     ended = program.run(*trial.command, "--out", str(out), nan=[where, 5, name])
-    ended.refused("at step 5", name.rpartition(".")[0], "No weight was moved by this step", "Resume it")
+    ended.refused("at step 5", name.rpartition(".")[0], "No weight was updated by this step", "Resume it")
     assert [path.name for path in sorted((out / "checkpoints").iterdir())] == ["step-00000002", "step-00000004"]
     program.run("resume", str(out)).well()
     trial.check(out)

@@ -29,9 +29,6 @@ import tomli_w  # noqa: F401
 import torch
 import torch._dynamo  # what every optimiser loads when it is made
 
-import mingyue.api.pair_run
-import mingyue.api.run
-import mingyue.api.text_run
 import mingyue.bundle
 import mingyue.cli
 import mingyue.cli.app
@@ -39,6 +36,9 @@ import mingyue.cli.progress
 import mingyue.cli.resume
 import mingyue.cli.train
 import mingyue.cli.verdict
+import mingyue.runs.pair_run
+import mingyue.runs.run
+import mingyue.runs.text_run
 import mingyue.text
 import mingyue.training.checkpoints
 import mingyue.training.log
@@ -169,9 +169,9 @@ def child(order: dict[str, Any], pipe: int) -> None:
 
 def serve() -> None:
     torch.set_num_threads(1)
-    mingyue.api.run.measure_peak = lambda *args, **kwargs: 1e10
-    mingyue.api.text_run._SAMPLE_TOKENS = 4
-    mingyue.api.pair_run._SHOWN = 1
+    mingyue.runs.run.measure_peak = lambda *args, **kwargs: 1e10
+    mingyue.runs.text_run._SAMPLE_TOKENS = 4
+    mingyue.runs.pair_run._SHOWN = 1
     gc.freeze()
     answer = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:

@@ -94,7 +94,7 @@ def test_texts_that_collide_under_such_hashes_are_told_apart() -> None:
     codes, here = copying._codes(other), np.array([0])
     sums = copying._Sums(codes)
     assert copying._Sums(copying._codes(one)).hashes(here, 2048) == sums.hashes(here, 2048)
-    assert copying._Wanted([one], 8)._find(codes, sums, here, 2048) is None
+    assert copying._Search([one], 8)._find(codes, sums, here, 2048) is None
     report = copy_report([one], other, n=2048)
     assert report.share_of_ngrams == 0.0
     assert 1024 <= len(report.longest) < 2048

@@ -160,8 +160,8 @@ def test_pieces_of_windows_and_of_logits_change_nothing(monkeypatch: pytest.Monk
     model = model_for(words)
     text = "疑是地上霜，床前明月光。" * 4
     whole = score(model, words, text, starts_with_bos=True, stride=3)
-    monkeypatch.setattr("mingyue.scoring.likelihood._MOST_LOGITS", 5 * words.vocab_size)
-    monkeypatch.setattr("mingyue.scoring.likelihood._MOST_TOKENS", 2 * CONTEXT)
+    monkeypatch.setattr("mingyue.scoring.likelihood._MAX_LOGITS", 5 * words.vocab_size)
+    monkeypatch.setattr("mingyue.scoring.likelihood._MAX_TOKENS", 2 * CONTEXT)
     pieces = score(model, words, text, starts_with_bos=True, stride=3)
     assert [t.logprob for t in pieces.tokens] == pytest.approx([t.logprob for t in whole.tokens], abs=1e-5)
     assert pieces.windows == whole.windows == 1 + 12
@@ -184,5 +184,5 @@ def test_broken_weights_are_an_error_and_no_score() -> None:
     model = model_for(words)
     with torch.no_grad():
         model.embedding.weight.fill_(math.nan)
-    with pytest.raises(GenerationError, match="not a number"):
+    with pytest.raises(GenerationError, match="output is NaN"):
         score(model, words, "床前", starts_with_bos=True)

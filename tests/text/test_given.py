@@ -1,4 +1,4 @@
-"""A tokenizer.json that someone else made: its marks, its spelling, its faults."""
+"""A tokenizer.json from elsewhere: its special tokens, the bytes of its ids, its faults."""
 
 import pytest
 import tokenizers
@@ -12,7 +12,7 @@ from mingyue.text import Tokenizer, make_tokenizer
 
 
 def gpt2_like():
-    """Byte-level BPE with GPT-2's one mark."""
+    """Byte-level BPE with the one special token of GPT-2."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: index for index, token in enumerate([*letters, "th", "the", "Ġthe"])}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[("t", "h"), ("th", "e"), ("Ġ", "the")]))
@@ -72,7 +72,7 @@ def t5_like():
 
 
 def word_level():
-    """Whole words, no decoder; its marks are only in the vocabulary, where text can reach them."""
+    """Whole words, no decoder; its special tokens are only in the vocabulary, where text can reach them."""
     vocab = {token: index for index, token in enumerate(["[UNK]", "<pad>", "</s>", "a", "b"])}
     backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -99,7 +99,7 @@ def names(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("maker", "marks", "added"),
+    ("maker", "special", "added"),
     [
         (gpt2_like, ["<pad>", "<bos>", "<|endoftext|>"], 2),
         (llama_like, ["<pad>", "<s>", "</s>"], 1),
@@ -108,16 +108,16 @@ def names(tokenizer):
         (word_level, ["[PAD]", "<bos>", "<eos>"], 3),
     ],
 )
-def test_marks_are_found_by_name_and_missing_ones_come_after_the_last_id(maker, marks, added):
+def test_special_tokens_are_found_by_name_and_missing_ones_come_after_the_last_id(maker, special, added):
     backend = maker()
     before = backend.get_vocab_size()
     tokenizer = Tokenizer.from_json(backend.to_str())
     assert tokenizer.kind == "given"
-    assert names(tokenizer) == marks
+    assert names(tokenizer) == special
     assert tokenizer.vocab_size == before + added
     assert sum("added as id" in note for note in tokenizer.notes) == added
-    assert len({tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}) == 3, "S8: padding is never the end mark"
-    for name in marks:
+    assert len({tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}) == 3, "S8: padding is never EOS"
+    for name in special:
         known = backend.token_to_id(name)
         if known is not None:
             assert tokenizer.token_text(known) == name
@@ -179,13 +179,13 @@ def test_a_mark_that_text_can_reach_is_not_taken():
     assert set(tokenizer.encode("a </s> <pad>")) & tokenizer.special_ids == set()
 
 
-def test_a_mark_that_its_model_holds_as_a_word_is_told():
+def test_a_special_token_in_the_vocabulary_of_the_model_is_noted():
     backend = word_level()
     backend.add_special_tokens(["</s>"])
     tokenizer = Tokenizer.from_json(backend.to_str())
     assert names(tokenizer)[2] == "</s>" and tokenizer.encode("a </s>")[-1] == tokenizer.eos_id
-    assert "text that spells </s> becomes that mark" in tokenizer.notes
-    assert not any("becomes that mark" in note for note in Tokenizer.from_json(gpt2_like().to_str()).notes)
+    assert "text that contains </s> becomes that special token" in tokenizer.notes
+    assert not any("becomes that special token" in note for note in Tokenizer.from_json(gpt2_like().to_str()).notes)
 
 
 def test_a_mark_that_was_not_special_becomes_special():

@@ -16,7 +16,7 @@ from mingyue.config import EncoderDecoderConfig, ModelConfig, TrainSettings
 from mingyue.data import PairCorpus, PairRows, TokenCorpus, TokenShards, TokenView, TokenWriter
 from mingyue.models import build_model
 from mingyue.runtime import Processes, Runtime
-from mingyue.training import Caller, Clock, CorpusBatches, Observer, RunFolder, train
+from mingyue.training import Callbacks, Clock, CorpusBatches, Observer, RunFolder, StopRequests, Trainer
 from mingyue.training.distributed import Ranks
 from mingyue.training.pair_batches import PairBatches
 
@@ -198,24 +198,25 @@ class Bench:
         self.path, self.config, self.corpus, self.runtime = path, config, corpus, runtime
         self.settings, self.rows, self.micro_rows = settings, rows, micro_rows
 
-    def go(self, *, resume=False, watcher=None, settings=None, clock=None, stop=None, prepare=None, **caller):
+    def go(self, *, resume=False, watcher=None, settings=None, clock=None, stop=None, prepare=None, **callbacks):
         settings = settings or self.settings
         model = build_model(self.config, seed=settings.run.seed)
         if prepare is not None:
             prepare(model)
         batches = self.batches(settings)
         folder = RunFolder.open(self.path) if resume else RunFolder.create(self.path, settings)[0]
-        with folder:
-            result = train(
+        with folder, stop or StopRequests() as requests:
+            trainer = Trainer(
                 model,
                 batches,
                 settings,
                 folder=folder,
                 runtime=self.runtime,
-                caller=Caller(observer=watcher or Watcher(), clock=clock or Clock(), **caller),
+                callbacks=Callbacks(observer=watcher or Watcher(), clock=clock or Clock(), **callbacks),
                 resume=resume,
-                stop=stop,
+                stop=requests,
             )
+            result = trainer.train()
         return model, result
 
     def batches(self, settings):

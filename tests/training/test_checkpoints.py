@@ -177,7 +177,7 @@ def test_forbidden_folder_says_so(store):
     checkpoints = store()
     checkpoints.folder.mkdir()
     checkpoints.folder.chmod(0o500)
-    with pytest.raises(CheckpointError, match="not permitted"):
+    with pytest.raises(CheckpointError, match="permission denied"):
         checkpoints.save(checkpoint(20))
     checkpoints.folder.chmod(0o700)
 

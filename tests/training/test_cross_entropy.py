@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mingyue.data import IGNORE, PairRows, pair_batch
 from mingyue.models import build_model
-from mingyue.training import batch_loss, cross_entropy
+from mingyue.training import cross_entropy, hidden_and_targets, loss_of_hidden
 from mingyue.training import loss as loss_module
 from mingyue.training.cross_entropy import linear_cross_entropy
 
@@ -139,7 +139,7 @@ def test_padded_pairs_weigh_nothing(tiny_pair_config, monkeypatch, in_pieces, sm
     if in_pieces:
         monkeypatch.setattr(loss_module, "CHUNKED_VOCABULARY", 1)
         monkeypatch.setattr(cross_entropy, "_PIECE", 3)
-        monkeypatch.setattr(loss_module, "_in_pieces", lambda *_: True)
+        monkeypatch.setattr(loss_module, "is_chunked", lambda *_, **__: True)
     model = build_model(tiny_pair_config(**changes), seed=2)
 
     def summed(batches):
@@ -147,7 +147,7 @@ def test_padded_pairs_weigh_nothing(tiny_pair_config, monkeypatch, in_pieces, sm
         objective = nats = torch.zeros(())
         for index in batches:
             batch = pair_batch(PAIRS, index, pad_id=0, bos_id=1)
-            loss = batch_loss(model, batch, device=CPU, label_smoothing=smoothing)
+            loss = loss_of_hidden(model, *hidden_and_targets(model, batch, CPU), label_smoothing=smoothing)
             loss.objective.backward()
             objective, nats = objective + loss.objective.detach(), nats + loss.nats
         return objective, nats, {name: weight.grad.clone() for name, weight in model.named_parameters()}

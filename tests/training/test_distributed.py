@@ -9,13 +9,12 @@ import torch
 
 from mingyue.errors import CheckpointError, TrainingError
 from mingyue.models import build_model
-from mingyue.runtime import Runtime
-from mingyue.training import Checkpoints, RunFolder, StopRequests, evaluate, read_log, train
+from mingyue.runtime import Processes, Runtime
+from mingyue.training import Callbacks, Checkpoints, RunFolder, StopRequests, Trainer, evaluate, read_log
 from mingyue.training.batches import CorpusBatches
 from mingyue.training.distributed import Ranks
-from mingyue.training.muon import _deal
+from mingyue.training.muon import Matrix, Muon, assign_owners
 from mingyue.training.pair_batches import PairBatches
-from mingyue.training.start import Caller
 
 CPU = torch.device("cpu")
 DROPS = {"dropout": 0.1, "attention_dropout": 0.1}
@@ -51,17 +50,18 @@ def go(watcher):
         folder = RunFolder(run.path)
         if ranks.is_main:
             folder = RunFolder.open(run.path) if resume else RunFolder.create(run.path, settings)[0]
-        result = train(
+        trainer = Trainer(
             model,
             batches or batches_of(run, ranks.size, settings),
             settings,
             folder=folder,
             runtime=Runtime(CPU, torch.float32, 1, (), ranks.rank, ranks.size),
-            caller=Caller(observer=seen),
+            callbacks=Callbacks(observer=seen),
             resume=resume,
             stop=stop,
             ranks=ranks,
         )
+        result = trainer.train()
         folder.unlock()
         return {
             "losses": [report.loss for report in seen.steps],
@@ -215,7 +215,7 @@ def test_full_disk_of_rank_0_ends_all_with_that_error(bench, on_ranks, go, monke
         if ranks.is_main:
             name = "save" if where == "checkpoint" else "write"
             target = "Checkpoints" if where == "checkpoint" else "MetricsLog"
-            monkeypatch.setattr(f"mingyue.training.start.{target}.{name}", full)
+            monkeypatch.setattr(f"mingyue.training.{target}.{name}", full)
         with pytest.raises(CheckpointError) as caught:
             go(run, ranks)
         return caught.value.message, caught.value.advice
@@ -241,7 +241,7 @@ def test_stop_asked_of_any_rank_stops_all_after_the_step(bench, on_ranks, go):
 def test_signal_after_that_of_another_rank_is_not_a_second_one():
     """The launcher signals all ranks: one that has heard of it already must not take its own for impatience."""
     stop = StopRequests()
-    stop.hear()
+    stop.request_from_other_rank()
     assert stop.requested
     stop._receive(2, None)
     with pytest.raises(KeyboardInterrupt):
@@ -339,11 +339,15 @@ def test_pairs_of_a_step_are_dealt_evenly(pair_corpus, ranks):
         assert sum(part.tokens for own in dealt for part in own) == one.tokens
 
 
-def test_matrices_are_dealt_by_what_they_cost():
+def test_matrices_are_assigned_to_ranks_by_their_cost():
     """Each once, and no rank has much more to do than another."""
-    costs = [[100] * 5, [10] * 7, [1]]
-    shares = _deal(costs, 3)
-    for stack, own in enumerate(costs):
-        assert sorted(place for share in shares for place in share[stack]) == list(range(len(own)))
-    loads = [sum(costs[stack][place] for stack, own in enumerate(share) for place in own) for share in shares]
+    costs = [*[100] * 5, *[10] * 7, 1]
+    owners = assign_owners(costs, 3)
+    loads = [sum(cost for cost, owner in zip(costs, owners, strict=True) if owner == rank) for rank in range(3)]
+    assert sum(loads) == sum(costs)
     assert max(loads) - min(loads) <= 100
+    shapes = [*[(8, 9)] * 5, *[(4, 4)] * 7, (1, 2)]
+    matrices = [Matrix(str(n), torch.nn.Parameter(torch.zeros(shape)), shape[:1]) for n, shape in enumerate(shapes)]
+    shares = Muon(matrices, rate=0.1, ranks=Ranks(Processes(rank=0, size=3)))._shares
+    for stack, n_matrices in enumerate((5, 7, 1)):
+        assert sorted(index for share in shares for index in share[stack]) == list(range(n_matrices))

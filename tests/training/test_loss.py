@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mingyue.data import IGNORE, Batch
 from mingyue.models import build_model
-from mingyue.training import batch_loss, evaluate, loss_of_logits
+from mingyue.training import evaluate, hidden_and_targets, loss_of_hidden, loss_of_logits
 from mingyue.training import loss as loss_module
 
 CPU = torch.device("cpu")
@@ -74,7 +74,7 @@ def test_large_vocabulary_in_pieces_is_the_same_loss(tiny_config, monkeypatch, t
 
     def gradients():
         model.zero_grad()
-        loss = batch_loss(model, batch, device=CPU)
+        loss = loss_of_hidden(model, *hidden_and_targets(model, batch, CPU))
         loss.objective.backward()
         return loss.nats, {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
@@ -110,6 +110,10 @@ def test_evaluation_has_no_dropout_and_leaves_the_mode(tiny_config, cpu):
     assert first.perplexity == pytest.approx(math.exp(first.loss))
 
 
+def nats_of(model, batch):
+    return loss_of_hidden(model, *hidden_and_targets(model, batch, CPU)).nats.item()
+
+
 def test_documents_limit_attention(tiny_config):
     """A batch that says which document each token is of: text before it does not change its loss."""
     model = build_model(tiny_config(), seed=3)
@@ -120,7 +124,7 @@ def test_documents_limit_attention(tiny_config):
     targets = torch.full((1, 16), IGNORE)
     targets[0, 8:] = 5
     documents = torch.tensor([[0] * 8 + [1] * 8])
-    apart = [batch_loss(model, batch_of(ids, targets, documents), device=CPU).nats.item() for ids in (inputs, other)]
-    joined = [batch_loss(model, batch_of(ids, targets), device=CPU).nats.item() for ids in (inputs, other)]
+    apart = [nats_of(model, batch_of(ids, targets, documents)) for ids in (inputs, other)]
+    joined = [nats_of(model, batch_of(ids, targets)) for ids in (inputs, other)]
     assert apart[0] == apart[1]
     assert joined[0] != joined[1]

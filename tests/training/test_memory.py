@@ -95,7 +95,7 @@ def test_a_run_is_refused_before_anything_is_trained_and_leaves_no_folder(tmp_pa
     text = tmp_path / "text.txt"
     text.write_text("床前明月光，疑是地上霜。\n" * 60, encoding="utf-8")
     given = {"sources": [str(text)], "out": str(tmp_path / "run"), "steps": 1, "depth": 1, "context": 32, "threads": 1}
-    monkeypatch.setattr("mingyue.api.base_run.free_memory", lambda *_, **__: 1 << 20)
+    monkeypatch.setattr("mingyue.runs.run.free_memory", lambda *_, **__: 1 << 20)
     with pytest.raises(SettingsError, match=r"of memory, and 1 MiB are free"):
         train(**given)
     assert not (tmp_path / "run").exists()

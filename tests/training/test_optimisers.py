@@ -15,7 +15,7 @@ from mingyue.runtime import Runtime
 from mingyue.training import Optimisers, Rates, peak_rates
 from mingyue.training.names import clean_name, clean_state, load_clean_state
 from mingyue.training.optimisers import group_of, matrix_rows
-from mingyue.training.start import compiles
+from mingyue.training.prepare import compiles
 
 RATES = Rates(adamw=0.01, muon=0.02)
 

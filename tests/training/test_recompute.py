@@ -8,7 +8,7 @@ import torch
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.data import PairRows, padded_batch, pair_batch
 from mingyue.models import build_model, sizes
-from mingyue.training.loss import batch_loss
+from mingyue.training import hidden_and_targets, loss_of_hidden
 from mingyue.training.recompute import recompute_blocks
 
 PARTS = {
@@ -44,7 +44,7 @@ def step(config, batch, *, recompute):
 
     torch.manual_seed(7)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = batch_loss(model, batch, device=torch.device("cpu"))
+        loss = loss_of_hidden(model, *hidden_and_targets(model, batch, torch.device("cpu")))
         kept_bytes = sum(kept.values())
     loss.objective.backward()
     gradients = {name: weight.grad for name, weight in model.named_parameters()}

@@ -81,7 +81,7 @@ NEEDS = {
 def test_refused_change_is_named(bench, watcher):
     """T1: what a resumed run cannot follow is an error that names the setting, both values and the reason."""
     run = stopped_at(bench, watcher, 3, steps=6)
-    for name in sorted(name for name in FIELDS if not RULES[name].wins):
+    for name in sorted(name for name in FIELDS if not RULES[name].allowed):
         value = other_value(name, run.settings)
         with pytest.raises(SettingsError) as caught:
             run.go(resume=True, settings=run.settings.with_flat(**{name: value}, **NEEDS.get(name, {})))
@@ -98,7 +98,7 @@ def test_change_that_wins_is_said_and_stays(bench, watcher, monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(module))  # noqa: PLW0108
     run = stopped_at(bench, watcher, 3, steps=6)
     stopped = run.path
-    for name in sorted(name for name in FIELDS if RULES[name].wins):
+    for name in sorted(name for name in FIELDS if RULES[name].allowed):
         run.path = stopped.with_name(name)
         shutil.copytree(stopped, run.path)
         changed = changed_settings(run.settings, {name: other_value(name, run.settings)})

@@ -14,7 +14,7 @@ from mingyue.data import IGNORE, Batch, PairBatch
 from mingyue.errors import CheckpointError, SettingsError, TrainingError
 from mingyue.models import build_model, make_model
 from mingyue.runtime import Runtime, derive_seed
-from mingyue.training import Caller, CorpusBatches, RunFolder, read_log, train
+from mingyue.training import Callbacks, CorpusBatches, RunFolder, Trainer, read_log
 from mingyue.training.checkpoints import Checkpoints
 from mingyue.training.loss import evaluate
 from mingyue.training.optimisers import Optimisers, Rates
@@ -237,16 +237,17 @@ def whole_run(config, corpus, folder, settings, ranks=None, *, resume=False):
         written.append(round(sum(float(weight.detach().abs().sum()) for weight in model.parameters()), 2))
         return str(written[-1])
 
-    result = train(
+    trainer = Trainer(
         model,
         batches,
         settings,
         folder=folder,
         runtime=runtime(ranks),
-        caller=Caller(sample=sample),
+        callbacks=Callbacks(sample=sample),
         resume=resume,
         **({} if ranks is None else {"ranks": ranks}),
     )
+    result = trainer.train()
     return result, dict(model.state_dict()) if ranks is None or ranks.is_main else {}, written
 
 

@@ -1,21 +1,21 @@
-"""Everything that a verb of the command line does, as a function."""
+"""One function for everything that a verb of the command line does."""
 
 from __future__ import annotations
 
-from mingyue.api.base_run import RunResult, run_path
 from mingyue.api.demo import TranslateDemo, text_demo, translate_demo
 from mingyue.api.info import Info, describe, info
 from mingyue.api.inspect import Inspection, inspect
-from mingyue.api.model import Model, load
-from mingyue.api.outcome import Outcome
+from mingyue.api.loading import load, load_either, load_translator, translates
+from mingyue.api.model import Model
 from mingyue.api.run import processes_of_run, resume, train
-from mingyue.api.translator import TranslationReport, Translator, load_translator, one_line, translates
+from mingyue.api.translator import TranslationReport, Translator, one_line
 from mingyue.data import data_folder
 from mingyue.diagnostics import Diagnosis, diagnose
+from mingyue.runs import Outcome, RunResult, run_path
 
 
 def doctor() -> Diagnosis:
-    """Look at this machine: versions, cores, speed, memory, disk, what is missing."""
+    """Check this machine: versions, cores, speed, memory, disk, missing packages."""
     return diagnose(data_folder=data_folder())
 
 
@@ -34,6 +34,7 @@ __all__ = [
     "info",
     "inspect",
     "load",
+    "load_either",
     "load_translator",
     "one_line",
     "processes_of_run",

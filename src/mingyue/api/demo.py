@@ -1,4 +1,4 @@
-"""Demonstrations that need nothing but this package: a small model, trained in minutes and then put to the test."""
+"""Demonstrations without any data of the user: a small model is trained in minutes and then tested."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mingyue.api.base_run import RunResult
+from mingyue.api.loading import load_translator
 from mingyue.api.run import train
-from mingyue.api.translator import load_translator
 from mingyue.config import TrainSettings
 from mingyue.data.demo_pairs import demo_pairs
 from mingyue.errors import DataError
 from mingyue.files import explain_os_error, write_text_atomically
+from mingyue.runs import RunResult
 from mingyue.training import Clock, Observer
 
 TRANSLATE_MINUTES = 2.75
@@ -20,7 +20,7 @@ TEXT_MINUTES = 1.4
 _PAIRS, _VALID, _TEST = 60_000, 1_000, 1_000
 _TEXT = "python-docs"
 
-# Characters, a model that fits the task, and small batches: 99 % within three minutes on two cores.
+# A character tokenizer, a small model and small batches: 99 % exact within three minutes on two cores.
 _SMALL: dict[str, object] = {
     "tokenizer": "char",
     "d_model": 128,
@@ -39,21 +39,21 @@ _SMALL: dict[str, object] = {
 
 @dataclass(frozen=True)
 class TranslateDemo:
-    """What a demonstration of translation came to."""
+    """The result of the translation demonstration."""
 
     run: RunResult
     """The run."""
     test: tuple[tuple[str, str, str], ...]
-    """(source, target, what the model wrote) for items that it never saw."""
+    """(source, target, translation by the model) of unseen items."""
 
     @property
     def exact(self) -> int:
-        """Items that came out exactly right."""
-        return sum(target == written for _, target, written in self.test)
+        """Number of exact translations."""
+        return sum(target == translation for _, target, translation in self.test)
 
     @property
     def wrong(self) -> list[tuple[str, str, str]]:
-        """The others."""
+        """The items that are not translated exactly."""
         return [item for item in self.test if item[1] != item[2]]
 
 
@@ -62,10 +62,10 @@ def translate_demo(
 ) -> TranslateDemo:
     """Train on generated pairs (dates and numbers in words → ISO dates and digits), then translate 1,000 unseen ones.
 
-    The pairs are left in `<out>-pairs`. `settings` given by themselves win over those of the demonstration. Raises as
-    `train` does.
+    The pairs are kept in `<out>-pairs`. Settings that are given in `settings` override those of the demonstration.
+    Raises as `train` does.
     """
-    clock = Clock(waited)  # the pairs are made in the user's time too
+    clock = Clock(waited)  # generating the pairs counts towards the budget in minutes
     settings = settings or TrainSettings()
     given = {name for group in settings.model_fields_set for name in getattr(settings, group).model_fields_set}
     seed = settings.run.seed
@@ -87,16 +87,16 @@ def translate_demo(
     run = train(settings, observer=observer, waited=clock.seconds())
     if run.training.reason == "stopped":
         return TranslateDemo(run, ())
-    written = load_translator(run.folder, device=settings.run.device).translate([source for source, _ in test])
+    translations = load_translator(run.folder, device=settings.run.device).translate([source for source, _ in test])
     return TranslateDemo(
-        run, tuple((source, target, best[0].text) for (source, target), best in zip(test, written, strict=True))
+        run, tuple((source, target, best[0].text) for (source, target), best in zip(test, translations, strict=True))
     )
 
 
 def text_demo(
     out: str | Path, settings: TrainSettings | None = None, *, observer: Observer | None = None, waited: float = 0.0
 ) -> RunResult:
-    """Train a model on the documentation that every Python carries. Raises as `train` does."""
+    """Train a model on the documentation that is part of every Python. Raises as `train` does."""
     settings = settings or TrainSettings()
     given = {name for group in settings.model_fields_set for name in getattr(settings, group).model_fields_set}
     values: dict[str, object] = {"sources": [_TEXT], "out": str(out), "sample_prompt": "The "}
@@ -107,7 +107,7 @@ def text_demo(
 
 
 def _write(folder: Path, name: str, pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """Two files of lines; returns their names."""
+    """Write two files of lines; returns their names."""
     paths = folder / f"{name}.words", folder / f"{name}.digits"
     try:
         folder.mkdir(parents=True, exist_ok=True)

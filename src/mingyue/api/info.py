@@ -1,4 +1,4 @@
-"""What a model or a run consists of."""
+"""Parameters, FLOPs, bytes and tokenizers of a model or a run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mingyue.api.model import Model, load
-from mingyue.api.translator import Translator, load_translator, translates
-from mingyue.models import PairSizes, Sizes, sizes
+from mingyue.api.loading import load_either
+from mingyue.api.model import Model
+from mingyue.api.translator import Translator
+from mingyue.models import Sizes, sizes
 
 
 @dataclass(frozen=True)
@@ -17,14 +18,14 @@ class Info:
 
     config: dict[str, Any]
     """Every field of the model's config."""
-    sizes: Sizes | PairSizes
-    """Parameters by part, FLOPs and bytes by formula; of a model of pairs a target token, for whole contexts."""
+    sizes: Sizes
+    """Parameters by part, FLOPs and bytes by formula (encoder-decoder: per target token, both texts a full context)."""
     tokenizer: dict[str, Any]
-    """Kind and size of the vocabulary (of the target side, where there are two)."""
+    """Kind and size of the vocabulary; of an encoder-decoder model, that of the target side."""
     training: dict[str, Any]
-    """training.json."""
+    """Content of training.json."""
     source_tokenizer: dict[str, Any] | None = None
-    """The same of a source side with its own vocabulary."""
+    """Kind and size of the source vocabulary, where it is not shared."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -51,14 +52,14 @@ class Info:
 
 
 def info(path: str | Path) -> Info:
-    """Look at a model folder or a run folder, of either kind of model. Raises as `load` and `load_translator` do."""
-    return describe(load_translator(path, device="cpu") if translates(path) else load(path, device="cpu"))
+    """Describe the model in a model folder or run folder, of either architecture. Raises as `load` does."""
+    return describe(load_either(path, device="cpu"))
 
 
 def describe(model: Model | Translator) -> Info:
-    """The same for a model at hand."""
+    """Describe a loaded model."""
     tokenizer, training = model.tokenizer.describe(), dict(model.training)
     if isinstance(model, Model):
         return Info(model.config.model_dump(), sizes(model.config), tokenizer, training)
-    own = None if model.config.source_vocab_size is None else model.source_tokenizer.describe()
-    return Info(model.config.model_dump(), sizes(model.config), tokenizer, training, own)
+    source = None if model.config.source_vocab_size is None else model.source_tokenizer.describe()
+    return Info(model.config.model_dump(), sizes(model.config), tokenizer, training, source)

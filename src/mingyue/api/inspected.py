@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mingyue.api.model import Model, load
-from mingyue.api.translator import Translator, load_translator, translates
+from mingyue.api.loading import load_either
+from mingyue.api.model import Model
+from mingyue.api.translator import Translator
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection import Reading, Subject
 from mingyue.words import Words
@@ -95,7 +96,7 @@ class InspectedModel:
         """The target that was given, or the model's own translation, which is noted in `remarks`."""
         if self._text is not None:
             return self._text
-        from mingyue.api.watching import fitting
+        from mingyue.runs.watching import fitting
 
         best = self._translate([source])[0][0]
         text = fitting(self.subject, best.text)
@@ -130,7 +131,7 @@ def open_model(
             advice="Give a folder, or what `mingyue.load` or `load_translator` returned.",
         )
     folder = Path(model)
-    return (load_translator if translates(folder) else load)(folder, device=device, threads=threads, step=step), folder
+    return load_either(folder, device=device, threads=threads, step=step), folder
 
 
 def subject_of(model: Model | Translator) -> Subject:

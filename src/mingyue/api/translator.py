@@ -1,4 +1,4 @@
-"""A model of pairs ready for use: translate, tell how likely a translation is, measure on a test set."""
+"""An encoder-decoder model ready for use: translate, compute the loss of translations, evaluate on a test set."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from mingyue.api.model import check_begun, damage_told, find_model, run_weights
-from mingyue.bundle import PairBundle, load_pair_bundle, read_bundle_config
+from mingyue.api.loaded_model import LoadedModel, merge_settings
+from mingyue.bundle import Bundle
 from mingyue.config import EncoderDecoderConfig, TranslateSettings
-from mingyue.data import PairRows, heldout_pair_batches, load_pairs
-from mingyue.errors import BundleError, DataError, GenerationError
+from mingyue.data import PairRows, heldout_pair_batches
+from mingyue.errors import DataError, GenerationError
 from mingyue.generation import Translation, translate
 from mingyue.generation.translating import Progress
 from mingyue.models import EncoderDecoder
-from mingyue.runtime import Runtime, choose_runtime
+from mingyue.runtime import Runtime
 from mingyue.scoring import TranslationScores, translation_scores
-from mingyue.text import Tokenizer
-from mingyue.training import Evaluation, RunFolder, evaluate
+from mingyue.training import Evaluation, evaluate
 
-_MOST_TOKENS = 1 << 12  # of the longer side, padded, in one pass of the loss
+_MAX_TOKENS = 1 << 12  # padded tokens of the longer side in one forward pass of the loss
 
 
 @dataclass(frozen=True)
@@ -34,19 +32,19 @@ class TranslationReport:
     scores: TranslationScores
     """BLEU, chrF and exact lines of `hypotheses`."""
     evaluation: Evaluation | None
-    """Likelihood of the references, over `counted` pairs; None where that is no pair."""
+    """Loss of the references over `counted` pairs; None if no pair was counted."""
     counted: int
     """Pairs with text on both sides that fit the context: those that training would use."""
     lines: int
     """Lines translated."""
     seconds: float
-    """Time that translating took, without loading and without the likelihood."""
+    """Time to translate, without loading the model and without computing the loss."""
     hypotheses: list[str]
     """The translations, each one line."""
 
     @property
     def loss(self) -> float:
-        """Nats per target token, end marks among them; not a number where no pair was counted."""
+        """Nats per target token, EOS included; NaN if no pair was counted."""
         return math.nan if self.evaluation is None else self.evaluation.loss
 
     @property
@@ -60,7 +58,7 @@ class TranslationReport:
         return math.nan if self.evaluation is None else self.evaluation.bits_per_byte
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, without the hypotheses; what is not a number becomes None."""
+        """For JSON, without the hypotheses; NaN becomes None."""
         names = ("loss", "perplexity", "bits_per_byte")
         values = {name: getattr(self, name) for name in names}
         return {
@@ -72,47 +70,20 @@ class TranslationReport:
         }
 
 
-class Translator:
-    """A trained model of pairs with its tokenizers. `mingyue.load_translator` makes it."""
+class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
+    """A trained encoder-decoder model with its tokenizers. `mingyue.load_translator` returns one."""
 
-    def __init__(self, bundle: PairBundle, *, checkpoint: int | None = None) -> None:
-        self._bundle = bundle
-        self.checkpoint = checkpoint
-        """The step of the checkpoint that it is of; None = it is of a model folder."""
-        self.notes: list[str] = []
-        """Sentences about the latest call that a user should read (a line longer than the context, and the like)."""
-
-    def __repr__(self) -> str:
-        config, words = self.config, self.tokenizer
-        return (
-            f"<mingyue.Translator: {config.n_encoder_layers}+{config.n_layers} layers, width {config.d_model}, "
-            f"context {config.context}, {words.kind} tokenizer of {words.vocab_size}>"
+    def __init__(self, bundle: Bundle[EncoderDecoder], *, checkpoint: int | None = None) -> None:
+        super().__init__(
+            bundle.model.config,
+            bundle.model,
+            bundle.tokenizer,
+            bundle.training,
+            unseen=bundle.unseen,
+            checkpoint=checkpoint,
         )
-
-    @property
-    def config(self) -> EncoderDecoderConfig:
-        """Every size and choice of the model."""
-        return self._bundle.config
-
-    @property
-    def module(self) -> EncoderDecoder:
-        """The PyTorch module."""
-        return self._bundle.model
-
-    @property
-    def source_tokenizer(self) -> Tokenizer:
+        self.source_tokenizer = bundle.source_tokenizer
         """The tokenizer of the source side; the same object as `tokenizer` where both sides share a vocabulary."""
-        return self._bundle.source_tokenizer
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the target side."""
-        return self._bundle.tokenizer
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """What training.json says."""
-        return self._bundle.training
 
     def translate(
         self,
@@ -124,11 +95,12 @@ class Translator:
         progress: Progress | None = None,
         **given: object,
     ) -> list[list[Translation]]:
-        """Translate each line. `given` are fields of `TranslateSettings` by name; they win over `settings`.
+        """Translate each line. `given` are fields of `TranslateSettings` by name; they override `settings`.
 
-        Returns `n_best` translations a line, the best first, in the order of the lines. `align`: with what the
-        cross-attention looked at. `first_line`: how many lines of the same text came in earlier calls, which is what
-        keeps draws (`sample`) the same however the text is cut into calls. `progress` gets the lines done and all.
+        Returns `n_best` translations per line, the best first, in the order of the lines. `align` adds the weights of
+        the cross-attention. `first_line`: the number of lines of the same text in earlier calls; with it, sampled
+        translations (`sample`) do not depend on how the text is divided into calls. `progress` receives the number of
+        lines done and of all lines.
 
         Raises `SettingsError`, `GenerationError`.
         """
@@ -138,7 +110,8 @@ class Translator:
             self.source_tokenizer,
             self.tokenizer,
             lines,
-            _settings(settings, given),
+            merge_settings(TranslateSettings, settings, given),
+            unseen=self.unseen,
             align=align,
             first_line=first_line,
             progress=progress,
@@ -148,9 +121,9 @@ class Translator:
         return found
 
     def loss(self, sources: Sequence[str], targets: Sequence[str]) -> Evaluation:
-        """−Σ log P of the targets given their sources, each target token (and end mark) after the right ones before it.
+        """Loss of the targets given their sources: −Σ log P of each target token and EOS, given those before it.
 
-        What a pair adds depends on no other pair. Raises `DataError` for no pairs or unequal counts, and
+        The loss of a pair does not depend on the other pairs. Raises `DataError` for no pairs or unequal counts, and
         `GenerationError` for a pair that does not fit the context.
         """
         _check_counts(sources, targets)
@@ -174,17 +147,17 @@ class Translator:
         progress: Progress | None = None,
         **given: object,
     ) -> TranslationReport:
-        """Translate the sources and compare with the references; also how likely the model finds the references.
+        """Translate the sources and compare with the references; also compute the loss of the references.
 
-        Every line counts for the scores (the translation of an empty line is empty). The likelihood counts the pairs
-        that training would use: text on both sides, within the context; how many others there are is in `notes`.
-        `target_language` chooses the words of BLEU, as `translation_scores` describes.
+        Every line counts for the scores (the translation of an empty line is empty). The loss counts the pairs that
+        training would use: text on both sides, within the context; the number of other pairs is in `notes`.
+        `target_language` chooses the tokenizer of BLEU, as `translation_scores` describes.
 
         Raises `DataError` for no lines or unequal counts, `MissingExtraError` without sacrebleu.
         """
         _check_counts(sources, references)
-        chosen = _settings(settings, given)
-        translation_scores(references[:1], references[:1])  # a missing extra is said now, not after minutes
+        chosen = merge_settings(TranslateSettings, settings, given)
+        translation_scores(references[:1], references[:1])  # fails now, not after minutes, where sacrebleu is missing
         started = time.perf_counter()
         found = self.translate(sources, chosen, progress=progress)
         seconds = time.perf_counter() - started
@@ -192,7 +165,7 @@ class Translator:
         pairs = [(one, other) for one, other in zip(sources, references, strict=True) if one.strip() and other.strip()]
         rows = [(*self._rows(one, other), other) for one, other in pairs]
         fitting = [row for row in rows if max(len(row[0]), len(row[1])) <= self.config.context]
-        self._tell_uncounted(len(sources) - len(pairs), len(pairs) - len(fitting))
+        self._note_uncounted(len(sources) - len(pairs), len(pairs) - len(fitting))
         return TranslationReport(
             scores=translation_scores(hypotheses, references, target_language=target_language),
             evaluation=self._evaluation([row[:2] for row in fitting], [row[2] for row in fitting]) if fitting else None,
@@ -203,14 +176,16 @@ class Translator:
         )
 
     def _rows(self, source: str, target: str) -> tuple[list[int], list[int]]:
-        """Ids of both sides as the model was trained on them, the end mark last."""
-        words, others = self.source_tokenizer, self.tokenizer
-        return [*words.encode(source), words.eos_id], [*others.encode(target), others.eos_id]
+        """Ids of both sides as in training: EOS at the end."""
+        return (
+            [*self.source_tokenizer.encode(source), self.source_tokenizer.eos_id],
+            [*self.tokenizer.encode(target), self.tokenizer.eos_id],
+        )
 
     def _evaluation(self, rows: Sequence[tuple[list[int], list[int]]], targets: Sequence[str]) -> Evaluation:
         batches = heldout_pair_batches(
             PairRows.of([source for source, _ in rows], [target for _, target in rows]),
-            budget=_MOST_TOKENS,
+            budget=_MAX_TOKENS,
             pad_id=self.tokenizer.pad_id,
             bos_id=self.tokenizer.bos_id,
         )
@@ -220,12 +195,12 @@ class Translator:
         result = evaluate(self.module, batches, runtime, bytes_per_token=n_bytes / n_tokens or math.nan)
         if math.isnan(result.nats):
             raise GenerationError(
-                "the model's output is not a number (NaN)",
+                "the model's output is NaN",
                 advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
             )
         return result
 
-    def _tell_uncounted(self, empty: int, long: int) -> None:
+    def _note_uncounted(self, empty: int, long: int) -> None:
         reasons = [f"{count:,} with {why}" for count, why in ((empty, "an empty side"),) if count]
         if long:
             reasons.append(f"{long:,} with more than {self.config.context:,} tokens on a side")
@@ -233,59 +208,9 @@ class Translator:
             self.notes.append(f"Not counted in the loss: {', '.join(reasons)}.")
 
 
-def load_translator(
-    path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None
-) -> Translator:
-    """Load a model folder, or the model of a run folder (of its best checkpoint, if the run has not ended).
-
-    `device`, `threads` and `step` as in `load`. Raises `BundleError` (also for a model of one text),
-    `CheckpointError`, `SettingsError`.
-    """
-    chosen = choose_runtime(device, "fp32", threads).device
-    place = find_model(path, step)
-    if isinstance(place, Path):
-        return Translator(load_pair_bundle(place, device=chosen))
-    bundle, checkpoint = _from_checkpoint(place, chosen, step)
-    return Translator(bundle, checkpoint=checkpoint)
-
-
-def translates(path: str | Path) -> bool:
-    """Whether a model folder or run folder holds a model of pairs; if not, it holds one of one text.
-
-    Looks at its config or settings alone. Raises `BundleError`, `SettingsError`.
-    """
-    place = find_model(path)
-    if isinstance(place, Path):
-        return isinstance(read_bundle_config(place), EncoderDecoderConfig)
-    return place.read_settings().pairs.given
-
-
 def one_line(text: str) -> str:
-    """`text` with a space for every line end in it: a translation must not shift those that follow."""
+    """`text` with every line break replaced by a space, so that a translation takes one line."""
     return " ".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
-
-
-def _from_checkpoint(folder: RunFolder, device: torch.device, step: int | None) -> tuple[PairBundle, int]:
-    from mingyue.api.pair_run import pair_config
-
-    settings = folder.read_settings()
-    if not settings.pairs.given:
-        raise BundleError(
-            f"{folder.path} is a run on texts, not on pairs: its model does not translate",
-            advice="Use `mingyue generate`, or in Python load.",
-        )
-    check_begun(folder)
-    with damage_told():
-        source_tokenizer, tokenizer, corpus, _ = load_pairs(folder.data)
-    model = EncoderDecoder(pair_config(settings, corpus))
-    step, weights = run_weights(folder, step)
-    model.load_state_dict(weights)
-    return PairBundle(model.to(device).eval(), source_tokenizer, tokenizer, {}), step
-
-
-def _settings(settings: TranslateSettings | None, given: dict[str, object]) -> TranslateSettings:
-    base = settings or TranslateSettings()
-    return TranslateSettings.read({**base.model_dump(), **given}, source="the arguments") if given else base
 
 
 def _check_counts(sources: Sequence[str], targets: Sequence[str]) -> None:

@@ -1,16 +1,15 @@
-"""Charts of what was seen and measured: line, bar, scatter, matrices, coloured text; pages that need no network.
+"""Charts: lines, bars, points, matrices and coloured text, as pictures and as offline pages.
 
-Importing this needs no more than numpy. Vega-Lite charts, pictures (PNG, SVG) and pages that hold Vega-Lite charts need
-the extra `plot` (altair, vl-convert-python, pillow), and say so with a `MissingExtraError` where it is missing.
+Importing this package needs no more than NumPy. Vega-Lite charts, pictures (PNG, SVG) and pages with Vega-Lite charts
+need the extra `plot` (altair, vl-convert-python, pillow); without it they raise `MissingExtraError`.
 """
 
 from mingyue.charts.chart import Chart, TextMark
-from mingyue.charts.grids import MatrixGrid, matrix_grid
-from mingyue.charts.matrices import MatrixChart, matrix_chart
-from mingyue.charts.page import Section, page_of_charts, write_page
-from mingyue.charts.plots import BarChart, LineChart, ScatterChart, bar_chart, line_chart, scatter_chart
-from mingyue.charts.texts import TextChart, WordGrid, text_chart, word_grid
-from mingyue.charts.write import check_place, write_charts, write_json
+from mingyue.charts.matrices import MatrixChart, MatrixGrid
+from mingyue.charts.page import Section, page_of_charts
+from mingyue.charts.plots import BarChart, LineChart, ScatterChart
+from mingyue.charts.text_charts import TextChart, WordGrid
+from mingyue.charts.write import check_output_path, write_charts, write_json, write_page
 
 __all__ = [
     "BarChart",
@@ -23,15 +22,8 @@ __all__ = [
     "TextChart",
     "TextMark",
     "WordGrid",
-    "bar_chart",
-    "check_place",
-    "line_chart",
-    "matrix_chart",
-    "matrix_grid",
+    "check_output_path",
     "page_of_charts",
-    "scatter_chart",
-    "text_chart",
-    "word_grid",
     "write_charts",
     "write_json",
     "write_page",

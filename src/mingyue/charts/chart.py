@@ -1,25 +1,28 @@
-"""What a chart is: a Vega-Lite spec for pictures, a fragment for pages, a dict for programs."""
+"""The base class of charts: a Vega-Lite spec for pictures, an HTML fragment for pages, a dict for programs."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart(ABC):
-    """A chart whose words are in one language already."""
+    """A chart whose text is in one language already."""
 
-    title: str
+    title: str = field(kw_only=False)
     note: str = ""
-    """A sentence under the chart."""
-    page_note: str = ""
-    """One more below coloured text on a page, about what only a page can do."""
+    """A sentence under the chart; text in backticks is set as code."""
 
-    needs_vega = False
+    needs_vega: ClassVar[bool] = False
     """Whether its fragment needs the Vega scripts on the page."""
+
+    @property
+    def caption(self) -> str:
+        """The note as shown: with what the chart itself adds to it."""
+        return self.note
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
@@ -27,11 +30,11 @@ class Chart(ABC):
 
     @abstractmethod
     def html(self) -> str:
-        """A fragment of HTML; the page around it has the scripts and styles, once."""
+        """An HTML fragment; the page around it holds the scripts and styles, once."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Kind, title and data, ready for JSON."""
+        """Kind, title, note and data, ready for JSON."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class TextMark:
 
     text: str
     value: float | None = None
-    """None: without colour."""
+    """None: no colour."""
     hover: Sequence[str] = ()
-    """Lines shown when a pointer is over it."""
+    """Lines shown when the pointer is over it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mark, ready for JSON."""
+        return {"text": self.text, "value": self.value, "hover": list(self.hover)}

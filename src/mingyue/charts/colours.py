@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,34 +11,41 @@ from numpy.typing import NDArray
 SEQUENTIAL = ("#ffffff", "#c9def1", "#94bfe1", "#5a9bcf", "#2c72b5", "#0f4590", "#08214d")
 DIVERGING = ("#0f4590", "#3f83c0", "#a9cde6", "#ffffff", "#f7b799", "#d2604d", "#8b0a25")
 SERIES = ("#0f5ea8", "#d95f02", "#1b8a6b", "#c2408b", "#7a5195", "#b8860b", "#56a8dd", "#555555")
-"""Colours of lines and bars: dark enough on white, apart in lightness as well as in hue."""
-NOTHING = "#f0f0f0"
-"""A cell without a value."""
+"""Colours of lines and bars: dark enough on white, and different in lightness as well as in hue."""
+NO_VALUE = "#f0f0f0"
+"""Background of a cell without a value."""
 
 
-def table(diverging: bool = False) -> NDArray[np.uint8]:
-    """[256, 3]: red, green, blue for each byte."""
-    stops = DIVERGING if diverging else SEQUENTIAL
-    points = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops], dtype=np.float64)
-    at = np.linspace(0, len(stops) - 1, 256)
-    columns = [np.interp(at, np.arange(len(stops)), points[:, channel]) for channel in range(3)]
-    return np.stack(columns, axis=1).round().astype(np.uint8)
+def stops(diverging: bool) -> tuple[str, ...]:
+    """The colours between which a scale interpolates."""
+    return DIVERGING if diverging else SEQUENTIAL
+
+
+@functools.cache
+def colormap(diverging: bool = False) -> NDArray[np.uint8]:
+    """[256, 3]: red, green and blue for each byte; read-only."""
+    points = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops(diverging)], dtype=np.float64)
+    at = np.linspace(0, len(points) - 1, 256)
+    channels = [np.interp(at, np.arange(len(points)), points[:, channel]) for channel in range(3)]
+    colours = np.stack(channels, axis=1).round().astype(np.uint8)
+    colours.setflags(write=False)
+    return colours
 
 
 def to_bytes(values: NDArray[np.floating[Any]], low: float, high: float) -> NDArray[np.uint8]:
-    """Values as bytes on the scale from `low` (0) to `high` (255); what is beyond is at the end, NaN at 0."""
+    """Values as bytes: `low` is 0 and `high` 255; values outside are clipped, NaN is 0."""
     width = high - low
-    share = (values - low) / width if width > 0 else np.zeros_like(values)
-    return np.rint(np.nan_to_num(np.clip(share, 0, 1)) * 255).astype(np.uint8)
+    fraction = (values - low) / width if width > 0 else np.zeros_like(values)
+    return np.rint(np.nan_to_num(np.clip(fraction, 0, 1)) * 255).astype(np.uint8)
 
 
-def colour(value: float | None, low: float, high: float) -> tuple[str, str]:
-    """(background, text) of a value as `#rrggbb`; of None a grey."""
+def cell_colours(value: float | None, low: float, high: float) -> tuple[str, str]:
+    """(background, text) of a cell with this value, as `#rrggbb`; grey where the value is None or not finite."""
     if value is None or not np.isfinite(value):
-        return NOTHING, "#000000"
-    channels = table()[int(to_bytes(np.array([value]), low, high)[0])]
+        return NO_VALUE, "#000000"
+    channels = colormap()[int(to_bytes(np.array([value]), low, high)[0])]
     red, green, blue = (int(channel) for channel in channels)
     linear = np.where(channels <= 10, channels / 3294.6, ((channels / 255 + 0.055) / 1.055) ** 2.4)
-    # Relative luminance as WCAG 2 has it; at 0.179 black and white stand out alike.
+    # Relative luminance of WCAG 2; at 0.179 black and white text have the same contrast.
     dark = float(linear @ [0.2126, 0.7152, 0.0722]) < 0.179
     return f"#{red:02x}{green:02x}{blue:02x}", "#ffffff" if dark else "#000000"

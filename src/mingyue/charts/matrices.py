@@ -1,83 +1,270 @@
-"""A matrix as one small image: a byte a cell, its value on hover."""
+"""Matrices as images of one byte a cell: one with axes, or a grid of thumbnails."""
 
 from __future__ import annotations
 
+import base64
+import itertools
+import math
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.charts import images
+from mingyue.charts import colours, markup
 from mingyue.charts.chart import Chart
-from mingyue.words import Language
+from mingyue.charts.fonts import display_width
+from mingyue.charts.matrix_images import image_spec
+from mingyue.charts.vega import CONFIG, heading
+from mingyue.words import Language, Words
+
+MOST_CELLS_A_SIDE = 512
+"""Larger matrices are averaged down to this, and their caption says so."""
+MOST_CELLS_OF_A_GRID = 4 << 20
+"""Cells of all matrices of a grid together; larger ones are averaged down, and the caption says so."""
+_FEW_COLUMNS = 12
+Array = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MatrixChart(Chart):
-    """See `matrix_chart`."""
+class _MatrixImage(Chart):
+    """What a matrix and a grid of them share: labels, the ends of the colour scale, averaging."""
 
-    values_RC: NDArray[np.floating[Any]]
-    """As given, before averaging."""
     row_labels: Sequence[str]
     column_labels: Sequence[str]
-    row_title: str = ""
-    column_title: str = ""
-    low: float
-    high: float
-    diverging: bool = False
+    low: float | None = None
+    """Lower end of the colour scale. Default: the least value; of a diverging scale, minus the greatest magnitude."""
+    high: float | None = None
+    """Upper end. Default: the greatest value; of a diverging scale, the greatest magnitude."""
     language: Language = "en"
+    """Of the sentence that says how a large matrix was averaged."""
 
-    def spec(self) -> dict[str, Any]:
-        """The spec of the picture."""
-        return images.matrix_spec(self)
+    kind: ClassVar[str]
 
-    def html(self) -> str:
-        """The figure for a page."""
-        return images.matrix_fragment(self)
+    @property
+    @abstractmethod
+    def array(self) -> Array:
+        """The values as float64; the last two axes are rows and columns."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Kind, words and data."""
+    @property
+    def side(self) -> int:
+        """Most cells along one side of a matrix that is drawn."""
+        return MOST_CELLS_A_SIDE
+
+    @property
+    def is_diverging(self) -> bool:
+        """Whether the colours diverge from white at 0."""
+        return False
+
+    @cached_property
+    def limits(self) -> tuple[float, float]:
+        """The ends of the colour scale: those given, else from the finite values."""
+        finite = self.array[np.isfinite(self.array)]
+        least, greatest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        if self.is_diverging:
+            size = max(abs(least), abs(greatest))
+            least, greatest = -size, size
+        low = least if self.low is None else float(self.low)
+        high = greatest if self.high is None else float(self.high)
+        return (low, high) if high > low else (low, low + 1.0)
+
+    @property
+    def caption(self) -> str:
+        """The note, with a sentence about averaging where a matrix is larger than what is drawn."""
+        rows, columns = self.array.shape[-2:]
+        if max(rows, columns) <= self.side:
+            return self.note
+        drawn = (min(rows, self.side), min(columns, self.side))
+        averaging = Words(
+            f"Drawn with {drawn[0]} × {drawn[1]} cells, each the mean of its part of the {rows} × {columns} values.",
+            f"图中为 {drawn[0]} × {drawn[1]} 格，每格是 {rows} × {columns} 个数值中对应部分的平均。",
+        ).of(self.language)
+        return f"{self.note} {averaging}" if self.note else averaging
+
+    def _cells(self, side: int) -> NDArray[np.uint8]:
+        """The values as bytes of the colour scale, averaged down to at most `side` cells a side."""
+        return colours.to_bytes(shrink(self.array, side), *self.limits)
+
+    def _page_data(self) -> dict[str, Any]:
+        """What the script of the page reads."""
+        low, high = self.limits
         return {
-            "kind": "matrix",
-            "title": self.title,
-            "note": self.note,
-            "row_labels": list(self.row_labels),
-            "column_labels": list(self.column_labels),
-            "data": images.as_lists(self.values_RC),
+            "rows": shrink_labels(self.row_labels, self.side),
+            "columns": shrink_labels(self.column_labels, self.side),
+            "rowTitle": "",
+            "columnTitle": "",
+            "low": low,
+            "high": high,
+            "diverging": self.is_diverging,
+            "data": to_base64(self._cells(self.side)),
         }
 
+    def _finished(self, spec: dict[str, Any]) -> dict[str, Any]:
+        return {**spec, "title": heading(self), "config": CONFIG}
 
-def matrix_chart(
-    title: str,
-    values: NDArray[Any],
-    *,
-    row_labels: Sequence[str],
-    column_labels: Sequence[str],
-    row_title: str = "",
-    column_title: str = "",
-    low: float | None = None,
-    high: float | None = None,
-    diverging: bool = False,
-    note: str = "",
-    language: Language = "en",
-) -> MatrixChart:
-    """values [R, C] as one image. `low` and `high` end the colour scale (default: least and greatest value, or, of a
-    diverging scale, plus and minus the greatest size).
+    def _dict(self, **titles: list[str]) -> dict[str, Any]:
+        labels = {"row_labels": list(self.row_labels), "column_labels": list(self.column_labels)}
+        words = {"kind": self.kind, "title": self.title, "note": self.caption}
+        return {**words, **titles, **labels, "data": as_lists(self.array)}
 
-    `language` is that of the sentence that says how a large matrix was averaged. Raises `ValueError` for labels that do
-    not fit the values.
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MatrixChart(_MatrixImage):
+    """One matrix as an image. Raises `ValueError` for labels that do not fit the values."""
+
+    values: NDArray[Any] = field(kw_only=False)
+    """[R, C]."""
+    row_title: str = ""
+    column_title: str = ""
+    diverging: bool = False
+    """Colours diverge from white at 0."""
+
+    kind = "matrix"
+
+    def __post_init__(self) -> None:
+        shape, labels = self.array.shape, (len(self.row_labels), len(self.column_labels))
+        if shape != labels:
+            raise ValueError(f"a matrix of shape {shape} with {labels[0]} row labels and {labels[1]} column labels")
+
+    @cached_property
+    def array(self) -> Array:
+        """[R, C] as float64."""
+        return np.asarray(self.values, dtype=np.float64)
+
+    @property
+    def is_diverging(self) -> bool:
+        """As given."""
+        return self.diverging
+
+    def spec(self) -> dict[str, Any]:
+        """The spec of the picture: one image, axes with every k-th label, the colour scale."""
+        cells = self._cells(self.side)
+        rows, columns = cells.shape
+        size = max(1.0, min(26.0, 560 / max(columns, 1), 560 / max(rows, 1)))
+        row_labels = shrink_labels(self.row_labels, self.side)
+        column_labels = shrink_labels(self.column_labels, self.side)
+        width = size
+        if columns <= _FEW_COLUMNS:  # as wide as their labels, which then need not be turned
+            widest = max(map(display_width, column_labels), default=0) * 6.5 + 10
+            width = max(size, min(560 / max(columns, 1), widest))
+        spec = image_spec(
+            colours.colormap(self.diverging)[cells], (round(columns * width), round(rows * size)),
+            row_labels=row_labels, column_labels=column_labels, row_title=self.row_title,
+            column_title=self.column_title, limits=self.limits, stops=colours.stops(self.diverging), frame=True,
+        )  # fmt: skip
+        return self._finished(spec)
+
+    def html(self) -> str:
+        """The figure for a page: its script draws the canvas when it comes into view."""
+        data = self._page_data() | {"rowTitle": self.row_title, "columnTitle": self.column_title}
+        return markup.render("drawn_by_script.html", chart=self, kind="matrix", data=data, one_image=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Kind, text and values."""
+        return self._dict()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MatrixGrid(_MatrixImage):
+    """N rows (layers) of M matrices (heads) as thumbnails on one colour scale; on a page, a click enlarges one.
+
+    Raises `ValueError` for titles or labels that do not fit.
     """
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 2 or values.shape != (len(row_labels), len(column_labels)):
-        raise ValueError(
-            f"a matrix of shape {values.shape} with {len(row_labels)} row labels and {len(column_labels)} column labels"
-        )
-    low, high = images.ends(values, low, high, diverging=diverging)
-    note = images.note_of_size(note, values.shape, images.MOST_CELLS_A_SIDE, language)
-    return MatrixChart(
-        title=title, values_RC=values, row_labels=tuple(row_labels), column_labels=tuple(column_labels),
-        row_title=row_title, column_title=column_title, low=low, high=high, diverging=diverging, note=note,
-        language=language,
-    )  # fmt: skip
+
+    matrices: NDArray[Any] = field(kw_only=False)
+    """[N, M, T, S]."""
+    row_titles: Sequence[str]
+    """N titles of the rows of thumbnails."""
+    column_titles: Sequence[str]
+    """M titles of their columns."""
+
+    kind = "matrix_grid"
+
+    def __post_init__(self) -> None:
+        wanted = tuple(map(len, (self.row_titles, self.column_titles, self.row_labels, self.column_labels)))
+        if self.array.shape != wanted:
+            raise ValueError(f"a grid of shape {self.array.shape} with titles and labels for {wanted}")
+
+    @cached_property
+    def array(self) -> Array:
+        """[N, M, T, S] as float64."""
+        return np.asarray(self.matrices, dtype=np.float64)
+
+    @property
+    def side(self) -> int:
+        """Most cells along one side of a thumbnail: fewer where there are many thumbnails."""
+        rows, columns = self.array.shape[:2]
+        return min(MOST_CELLS_A_SIDE, math.isqrt(MOST_CELLS_OF_A_GRID // max(1, rows * columns)))
+
+    def spec(self) -> dict[str, Any]:
+        """The spec of the picture: all thumbnails put together into one image."""
+        n_rows, n_columns = self.array.shape[:2]
+        side = max(24, min(self.side, 960 // max(n_rows, n_columns, 1)))
+        cells = self._cells(side)
+        height, width = cells.shape[2:]
+        # Small matrices take several pixels a cell, so that the frame between them stays thin.
+        scale = max(1, side // max(height, width))
+        drawn = colours.colormap()[cells.repeat(scale, axis=2).repeat(scale, axis=3)]
+        framed = np.pad(drawn, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)), constant_values=190)
+        framed = np.pad(framed, ((0, 0), (0, 0), (2, 2), (2, 2), (0, 0)), constant_values=255)
+        n, m, tall, wide, _ = framed.shape
+        picture = framed.transpose(0, 2, 1, 3, 4).reshape(n * tall, m * wide, 3)
+        zoom = min(1.0, 720 / max(m * wide, 1)) if m * wide > 720 else min(2.0, 720 / max(m * wide, n * tall, 1))
+        spec = image_spec(
+            picture, (round(m * wide * zoom), round(n * tall * zoom)),
+            row_labels=self.row_titles, column_labels=self.column_titles, limits=self.limits,
+            stops=colours.SEQUENTIAL, frame=False,
+        )  # fmt: skip
+        return self._finished(spec)
+
+    def html(self) -> str:
+        """The figure for a page: thumbnails, and room for the one that is enlarged."""
+        titles = {"rowTitles": list(self.row_titles), "columnTitles": list(self.column_titles)}
+        data = self._page_data() | titles
+        return markup.render("drawn_by_script.html", chart=self, kind="matrix-grid", data=data, one_image=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Kind, text and values."""
+        return self._dict(row_titles=list(self.row_titles), column_titles=list(self.column_titles))
+
+
+def as_lists(values: Array) -> Any:  # noqa: ANN401
+    """Nested lists of numbers with six digits; what is not finite is None."""
+    finite = np.isfinite(values)
+    if not finite.all() and values.ndim > 1:
+        return [as_lists(part) for part in values]
+    known = np.where(finite & (values != 0), values, 1.0).astype(np.float64)
+    scale = 10.0 ** np.clip(5 - np.floor(np.log10(np.abs(known))), -300, 300)
+    rounded: list[Any] = np.where(finite, np.rint(np.where(finite, values, 0.0) * scale) / scale, np.nan).tolist()
+    return rounded if finite.all() else [None if math.isnan(value) else value for value in rounded]
+
+
+def shrink(values: Array, side: int) -> Array:
+    """The last two axes averaged down to at most `side` cells each."""
+    for axis in (-2, -1):
+        n = values.shape[axis]
+        if n > side:
+            starts = np.arange(side) * n // side
+            sizes = np.diff([*starts, n])
+            shape = [1] * values.ndim
+            shape[axis] = side
+            values = np.add.reduceat(values, starts, axis=axis) / sizes.reshape(shape)
+    return values
+
+
+def shrink_labels(labels: Sequence[str], side: int) -> list[str]:
+    """Labels of the cells that `shrink` makes: the first and last label of each cell."""
+    n = len(labels)
+    if n <= side:
+        return list(labels)
+    starts = [number * n // side for number in range(side)] + [n]
+    pairs = [(labels[start], labels[end - 1]) for start, end in itertools.pairwise(starts)]
+    return [first if first == last else f"{first} … {last}" for first, last in pairs]
+
+
+def to_base64(values: NDArray[np.uint8]) -> str:
+    """Bytes for the scripts of a page."""
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")

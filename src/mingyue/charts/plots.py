@@ -1,170 +1,283 @@
-"""Lines, bars and points, as Vega-Lite specs that altair checks."""
+"""Lines, bars and points: rows of values and which columns to draw, as Vega-Lite specs that altair validates."""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from mingyue.charts import vega
+from mingyue.charts import axes, markup
 from mingyue.charts.chart import Chart
+from mingyue.charts.vega import CONFIG, heading, import_extra, without_line_separators
 
 Row = Mapping[str, Any]
 Rule = tuple[float, str]
-"""A y value and what stands beside its dashed line."""
+"""A y value and the text beside its dashed line."""
+_ONE_ROW: dict[str, Any] = {"values": [{}]}  # data for marks that stand alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plot(Chart):
-    """Rows of plain values, and which columns are drawn as what."""
+    """Rows of values, and the columns that are drawn. Raises `ValueError` for a column that a row lacks."""
 
-    rows: Sequence[Row]
+    rows: Sequence[Row] = field(kw_only=False)
     x: str
+    """Column of the x axis."""
     y: str
+    """Column of the y axis."""
     series: str | None = None
+    """Column whose values are drawn apart, each with a colour."""
     x_title: str = ""
     y_title: str = ""
     log_y: bool = False
+    """A logarithmic y axis; values that are not above 0 are left out."""
 
+    kind: ClassVar[str]
     needs_vega = True
 
+    def __post_init__(self) -> None:
+        for number, row in enumerate(self.rows):
+            for column in self._columns().values():
+                if column not in row:
+                    raise ValueError(f"row {number} of the chart has no column {column!r}; it has {', '.join(row)}")
+
+    def spec(self) -> dict[str, Any]:
+        """The spec of the picture."""
+        alt = import_extra("altair", "altair", "drawing a chart")
+        layers = self._layers(alt)
+        rules = [layer for rule in self._rules() for layer in _rule_layers(alt, *rule)]
+        spec: dict[str, Any] = alt.layer(*layers, *rules).properties(width=axes.WIDTH, height=axes.HEIGHT).to_dict()
+        for number, layer in enumerate(spec["layer"]):
+            # altair names an empty data set for a chart without data; the rows are in the spec itself.
+            layer.pop("data", None)
+            if number >= len(layers):
+                layer["data"] = _ONE_ROW
+        spec.pop("datasets", None)
+        whole = {**spec, "data": {"values": self._values()}, "title": heading(self), "config": CONFIG}
+        return without_line_separators(whole)
+
     def html(self) -> str:
-        """The figure for a page."""
-        return vega.fragment(self, self.spec())
+        """The figure for a page: its script draws the spec when it comes into view."""
+        spec = {**self.spec(), "width": "container"}
+        del spec["title"]
+        height = axes.HEIGHT + 60
+        return markup.render(
+            "drawn_by_script.html", chart=self, kind="vega", data=spec, one_image=True, min_height=height
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """Kind, words and data."""
+        """Kind, text and data."""
         return {
-            "kind": type(self).__name__.removesuffix("Chart").lower(),
+            "kind": self.kind,
             "title": self.title,
             "note": self.note,
             "columns": {"x": self.x, "y": self.y, "series": self.series},
-            "data": [{column: vega.plain(value) for column, value in row.items()} for row in self.rows],
+            "data": [{column: axes.plain(value) for column, value in row.items()} for row in self.rows],
         }
 
+    @abstractmethod
+    def _layers(self, alt: Any) -> list[Any]:  # noqa: ANN401
+        """The marks, as altair charts."""
+
+    def _columns(self) -> dict[str, str]:
+        """Columns by the short names that the spec uses: in Vega-Lite, dots and brackets of a name mean a path."""
+        return {"x": self.x, "y": self.y} | ({} if self.series is None else {"s": self.series})
+
+    def _rules(self) -> Sequence[Rule]:
+        return ()
+
+    def _values(self) -> list[dict[str, Any]]:
+        """The rows by short names, without what a logarithmic y axis cannot show; a band ends at the least value."""
+        columns = self._columns()
+        rows = [{short: axes.plain(row[column]) for short, column in columns.items()} for row in self.rows]
+        if self.log_y:
+            sizes = [row[name] for row in rows for name in ("y", "lo", "hi") if axes.is_positive(row.get(name))]
+            least = min(sizes, default=1.0)
+            for row in rows:
+                row["y"] = row["y"] if axes.is_positive(row["y"]) else None
+                if row.get("lo") is not None and row["y"] is not None:
+                    row["lo"] = max(row["lo"], least)
+        for row in rows if self.series is not None else ():
+            row["s"] = str(row["s"])
+        return rows
+
+    def _series(self) -> list[str]:
+        return [] if self.series is None else list(dict.fromkeys(str(row[self.series]) for row in self.rows))
+
+    def _x_values(self) -> list[Any]:
+        return [row[self.x] for row in self.rows]
+
+    def _x_is_quantitative(self) -> bool:
+        return axes.are_numbers(self._x_values())
+
+    def _x(self, alt: Any, *, log: bool = False) -> Any:  # noqa: ANN401
+        if self._x_is_quantitative():
+            return axes.quantitative_x(alt, self._x_values(), self.x_title, log=log)
+        return axes.nominal_x(alt, self._x_values(), self.x_title)
+
+    def _y(self, alt: Any, column: str = "y") -> Any:  # noqa: ANN401
+        if self.log_y:
+            bottom = self._log_bottom()
+            return axes.logarithmic_y(alt, column, self.y_title, bottom=bottom, values=self._y_range())
+        return axes.linear_y(alt, column, self.y_title, zero=self._y_from_zero())
+
+    def _y_from_zero(self) -> bool | None:
+        """Whether a linear y axis includes 0; None: Vega-Lite decides."""
+        return None
+
+    def _y_range(self) -> tuple[float, float]:
+        """Least and greatest of what the y axis shows; of positive values only on a logarithmic one."""
+        columns = [column for short, column in self._columns().items() if short in ("y", "lo", "hi")]
+        values = [axes.plain(row[column]) for row in self.rows for column in columns]
+        values += [value for value, _ in self._rules()]
+        shown = [value for value in values if value is not None and (value > 0 or not self.log_y)]
+        return (float(min(shown)), float(max(shown))) if shown else (0.1, 1.0)
+
+    def _log_bottom(self) -> float:
+        """Where a logarithmic y axis begins: a little below the least value."""
+        least, greatest = self._y_range()
+        return least / 1.08 if greatest > least else least / 2
+
+    def _colour(self, alt: Any, symbol: str) -> Any:  # noqa: ANN401
+        numbers = self.series is not None and axes.are_numbers([row[self.series] for row in self.rows])
+        return axes.series_colours(alt, self._series(), numbers=numbers, symbol=symbol)
+
+    def _tooltip(self, alt: Any) -> list[Any]:  # noqa: ANN401
+        lines = [] if self.series is None else [alt.Tooltip("s:N", title=" ")]
+        kind = "Q" if self._x_is_quantitative() else "N"
+        lines.append(alt.Tooltip(f"x:{kind}", title=self.x_title or self.x))
+        lines.append(alt.Tooltip("y:Q", title=self.y_title or self.y, format=".4~g"))
+        return lines
+
 
 @dataclass(frozen=True, kw_only=True)
-class LineChart(Plot):
-    """See `line_chart`."""
+class IntervalPlot(Plot):
+    """A plot whose values may have intervals, and that may have horizontal rules."""
 
     low: str | None = None
+    """Column of the lower ends of the intervals."""
     high: str | None = None
+    """Column of their upper ends; intervals are drawn where both columns are given."""
+    rules: Sequence[Rule] = ()
+    """Dashed horizontal lines."""
+
+    def _columns(self) -> dict[str, str]:
+        ends = {"lo": self.low, "hi": self.high}
+        return super()._columns() | {short: column for short, column in ends.items() if column is not None}
+
+    def _rules(self) -> Sequence[Rule]:
+        return self.rules
+
+    def _has_intervals(self) -> bool:
+        return self.low is not None and self.high is not None
+
+    def _tooltip(self, alt: Any) -> list[Any]:  # noqa: ANN401
+        ends = (("lo", "↧"), ("hi", "↥")) if self._has_intervals() else ()
+        return super()._tooltip(alt) + [alt.Tooltip(f"{name}:Q", title=title, format=".4~g") for name, title in ends]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineChart(IntervalPlot):
+    """Lines of y over x, one for each value of `series`; intervals are drawn as a band."""
+
     log_x: bool = False
-    rules: Sequence[Rule] = field(default=())
+    """A logarithmic x axis; rows whose x is not above 0 are left out."""
     dashed: Collection[str] = ()
+    """Series whose lines are dashed, because they lie on others; they come after these in `rows`."""
 
-    def spec(self) -> dict[str, Any]:
-        """The spec of the picture."""
-        return vega.line(self)
+    kind = "line"
+
+    def _layers(self, alt: Any) -> list[Any]:  # noqa: ANN401
+        x, colour = self._x(alt, log=self.log_x), self._colour(alt, "stroke")
+        layers = []
+        if self._has_intervals():
+            ends = {"y": self._y(alt, "lo"), "y2": alt.Y2("hi")}
+            layers.append(alt.Chart().mark_area(opacity=0.18).encode(x=x, **ends, color=colour))
+        shared = {"x": x, "y": self._y(alt), "color": colour}
+        names = self._series()
+        dashes = {"strokeDash": axes.series_dashes(alt, names, self.dashed)} if self.dashed and names else {}
+        layers.append(alt.Chart().mark_line(strokeWidth=2, clip=False).encode(**shared, **dashes))
+        # Many points would hide their line: they are invisible then, and serve the pointer alone.
+        many = len(self.rows) > 60 * max(1, len(names))
+        points = alt.Chart().mark_circle(size=60 if many else 34, opacity=0 if many else 1)
+        return [*layers, points.encode(**shared, tooltip=self._tooltip(alt))]
+
+    def _values(self) -> list[dict[str, Any]]:
+        return [row for row in super()._values() if not self.log_x or axes.is_positive(row["x"])]
+
+    def _y_from_zero(self) -> bool | None:
+        """A line that is far from 0 throughout shows more without it."""
+        least, greatest = self._y_range()
+        return least <= 0 <= greatest or greatest - least >= 0.6 * max(-least, greatest)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BarChart(Plot):
-    """See `bar_chart`."""
+class BarChart(IntervalPlot):
+    """A bar for each row in the order of rows, side by side for several `series`; intervals are error bars."""
 
-    low: str | None = None
-    high: str | None = None
-    rules: Sequence[Rule] = field(default=())
+    kind = "bar"
 
-    def spec(self) -> dict[str, Any]:
-        """The spec of the picture."""
-        return vega.bar(self)
+    def _layers(self, alt: Any) -> list[Any]:  # noqa: ANN401
+        place: dict[str, Any] = {"x": self._x(alt)}
+        if self.series is not None:
+            place["xOffset"] = alt.XOffset("s:N", sort=None)
+        # A logarithmic axis has no 0: bars begin at the bottom of the picture.
+        ends = {"y": self._y(alt)} | ({"y2": alt.Y2Datum(self._log_bottom())} if self.log_y else {})
+        tooltip = self._tooltip(alt)
+        bars = alt.Chart().mark_bar(opacity=0.92)
+        layers = [bars.encode(**place, **ends, color=self._colour(alt, "square"), tooltip=tooltip)]
+        if self._has_intervals():
+            place |= {"color": alt.value("#222222"), "tooltip": tooltip}
+            low = self._y(alt, "lo")
+            layers.append(alt.Chart().mark_rule(strokeWidth=1.4).encode(**place, y=low, y2=alt.Y2("hi")))
+            tick = alt.Chart().mark_tick(size=9, thickness=1.4)
+            layers += [tick.encode(**place, y=self._y(alt, end)) for end in ("lo", "hi")]
+        return layers
+
+    def _x_is_quantitative(self) -> bool:
+        return False
+
+    def _log_bottom(self) -> float:
+        """The power of ten below all bars."""
+        return 10.0 ** (math.ceil(math.log10(self._y_range()[0])) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterChart(Plot):
-    """See `scatter_chart`."""
+    """A point for each row."""
 
     label: str | None = None
+    """Column with the text beside each point."""
     log_x: bool = False
+    """A logarithmic x axis; rows whose x is not above 0 are left out."""
 
-    def spec(self) -> dict[str, Any]:
-        """The spec of the picture."""
-        return vega.scatter(self)
+    kind = "scatter"
 
+    def _layers(self, alt: Any) -> list[Any]:  # noqa: ANN401
+        place = {"x": self._x(alt, log=self.log_x), "y": self._y(alt)}
+        points = alt.Chart().mark_circle(size=64, opacity=0.85)
+        layers = [points.encode(**place, color=self._colour(alt, "square"), tooltip=self._tooltip(alt))]
+        if self.label is not None:
+            text = alt.Chart().mark_text(align="left", dx=7, dy=-5, fontSize=12)
+            layers.append(text.encode(**place, text=alt.Text("label:N")))
+        return layers
 
-def line_chart(
-    title: str,
-    rows: Sequence[Row],
-    *,
-    x: str,
-    y: str,
-    series: str | None = None,
-    low: str | None = None,
-    high: str | None = None,
-    x_title: str = "",
-    y_title: str = "",
-    log_x: bool = False,
-    log_y: bool = False,
-    rules: Sequence[Rule] = (),
-    dashed: Collection[str] = (),
-    note: str = "",
-) -> LineChart:
-    """Lines of y over x, one for each value of `series`; `low` and `high` are columns whose values end a band.
+    def _columns(self) -> dict[str, str]:
+        return super()._columns() | ({} if self.label is None else {"label": self.label})
 
-    `rules` are dashed horizontal lines; `dashed` names the series whose lines are dashed, because they lie on others,
-    and they come after these in `rows`. Raises `ValueError` for a column that a row does not have.
-    """
-    _check(rows, x, y, series, low, high)
-    return LineChart(
-        title=title, rows=rows, x=x, y=y, series=series, low=low, high=high, x_title=x_title, y_title=y_title,
-        log_x=log_x, log_y=log_y, rules=tuple(rules), dashed=frozenset(dashed), note=note,
-    )  # fmt: skip
+    def _values(self) -> list[dict[str, Any]]:
+        return [row for row in super()._values() if not self.log_x or axes.is_positive(row["x"])]
+
+    def _y_from_zero(self) -> bool | None:
+        return False
+
+    def _tooltip(self, alt: Any) -> list[Any]:  # noqa: ANN401
+        return ([alt.Tooltip("label:N", title=" ")] if self.label else []) + super()._tooltip(alt)
 
 
-def bar_chart(
-    title: str,
-    rows: Sequence[Row],
-    *,
-    x: str,
-    y: str,
-    series: str | None = None,
-    low: str | None = None,
-    high: str | None = None,
-    x_title: str = "",
-    y_title: str = "",
-    log_y: bool = False,
-    rules: Sequence[Rule] = (),
-    note: str = "",
-) -> BarChart:
-    """A bar for each row in the order of rows, side by side for several `series`; `low` and `high` end error bars.
-
-    Raises `ValueError` for a column that a row does not have.
-    """
-    _check(rows, x, y, series, low, high)
-    return BarChart(
-        title=title, rows=rows, x=x, y=y, series=series, low=low, high=high, x_title=x_title, y_title=y_title,
-        log_y=log_y, rules=tuple(rules), note=note,
-    )  # fmt: skip
-
-
-def scatter_chart(
-    title: str,
-    rows: Sequence[Row],
-    *,
-    x: str,
-    y: str,
-    label: str | None = None,
-    series: str | None = None,
-    x_title: str = "",
-    y_title: str = "",
-    log_x: bool = False,
-    log_y: bool = False,
-    note: str = "",
-) -> ScatterChart:
-    """A point for each row; the text of the column `label` stands beside it.
-
-    Raises `ValueError` for a column that a row does not have.
-    """
-    _check(rows, x, y, series, label)
-    return ScatterChart(
-        title=title, rows=rows, x=x, y=y, series=series, label=label, x_title=x_title, y_title=y_title,
-        log_x=log_x, log_y=log_y, note=note,
-    )  # fmt: skip
-
-
-def _check(rows: Sequence[Row], *columns: str | None) -> None:
-    for number, row in enumerate(rows):
-        for column in columns:
-            if column is not None and column not in row:
-                raise ValueError(f"row {number} of the chart has no column {column!r}; it has {', '.join(row)}")
+def _rule_layers(alt: Any, value: float, label: str) -> list[Any]:  # noqa: ANN401
+    line = alt.Chart().mark_rule(strokeDash=[5, 4], color="#666666").encode(y=alt.YDatum(value))
+    text = alt.Chart().mark_text(align="right", dy=-6, fontSize=11, color="#555555")
+    return [line, text.encode(x=alt.value("width"), y=alt.YDatum(value), text=alt.value(label))]

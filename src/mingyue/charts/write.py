@@ -1,4 +1,4 @@
-"""Charts to a file: a page, a picture, or numbers, by the suffix."""
+"""Charts and pages to files: a page, a picture or numbers, by the suffix."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mingyue.charts import drawing
+from mingyue.charts import render
 from mingyue.charts.chart import Chart
-from mingyue.charts.page import page_of_charts
+from mingyue.charts.page import Section, page, page_of_charts
 from mingyue.errors import SettingsError
 from mingyue.files import explain_os_error, write_bytes_atomically
-from mingyue.words import Language, TextTable
+from mingyue.words import Language, TextTable, Words
 
 SUFFIXES = (".html", ".png", ".svg", ".json")
 
@@ -25,39 +25,52 @@ def write_charts(
     tables: Sequence[TextTable] = (),
     language: Language = "en",
 ) -> list[str]:
-    """Write charts by the suffix of `path`: .html (one offline page, with the tables), .png, .svg (charts below one
-    another; the tables if there is no chart), .json.
+    """Write charts by the suffix of `path`: .html (one offline page, with the tables), .png or .svg (the charts below
+    one another; the tables where there is no chart), .json.
 
-    Returns sentences for the user, such as that no font with Chinese characters was found. Raises `SettingsError` for
-    another suffix and for a place that cannot be written, `MissingExtraError` without `plot` where needed.
+    Returns notes for the user, such as a missing Chinese font. Raises `SettingsError` for another suffix and for a path
+    that cannot be written, `MissingExtraError` without `plot` where needed.
     """
     path = Path(path)
-    suffix = check_place(path)
-    notes = list[str]()
+    suffix = check_output_path(path)
     if suffix == ".html":
-        write_whole(path, page_of_charts(charts, title=title, tables=tables, language=language).encode("utf-8"))
-    elif suffix == ".json":
-        write_json(path, {
-            "title": title,
-            "charts": [chart.to_dict() for chart in charts],
-            "tables": [table_dict(table) for table in tables],
-        })  # fmt: skip
-    else:
-        spec = drawing.stacked(charts, tables)
-        notes = drawing.notes_on_fonts(spec)
-        write_whole(path, drawing.png(spec) if suffix == ".png" else drawing.svg(spec).encode("utf-8"))
+        _write(path, page_of_charts(charts, title=title, tables=tables, language=language).encode("utf-8"))
+        return []
+    if suffix == ".json":
+        data = [chart.to_dict() for chart in charts]
+        write_json(path, {"title": title, "charts": data, "tables": [table.to_dict() for table in tables]})
+        return []
+    spec = render.stacked(charts, tables)
+    notes = render.notes_on_fonts(spec)
+    _write(path, render.png(spec) if suffix == ".png" else render.svg(spec).encode("utf-8"))
     return notes
 
 
+def write_page(
+    path: Path | str,
+    *,
+    title: Words,
+    sections: Sequence[Section],
+    languages: Sequence[Language],
+    intro: Mapping[Language, str] | None = None,
+) -> None:
+    """Write the HTML of `page` as one offline file.
+
+    Raises `SettingsError` for a path that cannot be written, `MissingExtraError` for Vega-Lite charts without `plot`.
+    """
+    _write(Path(path), page(title=title, sections=sections, languages=languages, intro=intro).encode("utf-8"))
+
+
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file of plain values. Raises `SettingsError` if it cannot be written there."""
-    write_whole(Path(path), (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8"))
+    """Write plain values as JSON. Raises `SettingsError` for a path that cannot be written."""
+    _write(Path(path), (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8"))
 
 
-def check_place(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> str:
-    """The suffix of a file to be written, in small letters; for use before any work is done.
+def check_output_path(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> str:
+    """The suffix of a file to be written, in lower case; called before any work is done.
 
-    Raises `SettingsError` for a suffix that is not among these, for a folder, and for a folder that is not there.
+    Raises `SettingsError` for a suffix that is not in `suffixes`, for a folder, and for a file whose folder does not
+    exist.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -71,31 +84,19 @@ def check_place(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> str:
         )
     if path.is_dir():
         raise SettingsError(f"{path} could not be written: it is a folder", advice="Name a file.")
-    check_folder(path)
+    _check_parent(path)
     return suffix
 
 
-def check_folder(path: Path) -> None:
-    """Raise `SettingsError` for a file in a folder that is not there."""
+def _check_parent(path: Path) -> None:
     if not path.parent.is_dir():
         raise SettingsError(
             f"{path} could not be written: there is no folder {path.parent}", advice="Make the folder first."
         )
 
 
-def table_dict(table: TextTable) -> dict[str, Any]:
-    """A table as JSON."""
-    return {
-        "title": table.title,
-        "columns": list(table.columns),
-        "rows": [list(row) for row in table.rows],
-        "note": table.note,
-    }
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that the user named, whole. Raises `SettingsError` without its folder, and if the disk refuses."""
-    check_folder(path)
+def _write(path: Path, content: bytes) -> None:
+    _check_parent(path)
     try:
         write_bytes_atomically(path, content)
     except OSError as error:

@@ -1,27 +1,59 @@
-"""The list of verbs. A verb's module is imported when the verb runs (or its own --help is asked for)."""
+"""The list of verbs. The module of a verb is imported when the verb runs, or when its help is shown."""
 
 from __future__ import annotations
 
-from cyclopts import App, Group
+from cyclopts import App, Group, Parameter
 
 from mingyue import __version__
 
-_EVERYWHERE = "Everywhere: --debug shows the traceback of an error; --help after a verb lists its options."
+_EVERYWHERE = "With every command: --debug shows the traceback of an error, --help lists the options."
+
+
+def shown_default(value: object) -> str | None:
+    """What the help says of a default; None = nothing, of one that is off or empty."""
+    if value is None or value is False or value in ("", (), []):
+        return None
+    return "on" if value is True else str(value)
+
 
 app = App(
     name="mingyue",
-    help="A Transformer you can see through: train one on your own text, write with it, look inside it.",
+    help="A Transformer you can see through: train one on your own text, generate with it, look inside it.",
     version=f"mingyue {__version__}",
     version_flags=["--version", "-V"],
     help_format="plaintext",
     version_format="plaintext",
     help_epilogue=_EVERYWHERE,
+    default_parameter=Parameter(show_default=shown_default),
     suppress_keyboard_interrupt=False,
 )
 
 _make = Group.create_ordered("Make a model")
 _use = Group.create_ordered("Use a model")
-_around = Group.create_ordered("Around it")
+_around = Group.create_ordered("Other")
+
+_TRAIN = """Train a model on text or on pairs.
+
+mingyue train poems.txt --out runs/poems --minutes 10
+mingyue train python-docs --preset gpt2 --depth 4
+mingyue train --source train.en --target train.de --out runs/en-de
+
+Ctrl-C saves and stops; `mingyue resume` continues."""
+
+_RESUME = """Resume a run that was stopped; the result is identical to an uninterrupted run.
+
+mingyue resume runs/poems
+mingyue resume runs/poems --minutes 30
+
+Changed settings take effect and are reported, or are refused with a reason."""
+
+_DEMO = """Train a small model in minutes and see what it does.
+
+mingyue demo
+mingyue demo --translate
+
+The first reads Python's own documentation. Other options of `mingyue train`,
+such as --preset, are accepted too."""
 
 _INSPECT = """Look inside a model: attention, vectors, predictions of each layer, shapes; or all in one page.
 
@@ -29,22 +61,26 @@ Tables are printed; --out writes pictures. Layers, heads and positions are count
 `mingyue inspect VIEW --help` lists the options of a view."""
 
 _VERBS = (
-    ("train", _make, "Train a model on text: files, folders, standard input, or a known corpus."),
-    ("resume", _make, "Go on with a run that was stopped, exactly as if it never had been."),
-    ("demo", _make, "Train a small model in minutes and see what it does: text, or translation with --translate."),
-    ("generate", _use, "Write text with a model."),
-    ("score", _use, "Measure how likely a model finds a text: each token, perplexity, bits per byte."),
-    ("translate", _use, "Translate lines with a model that was trained on pairs."),
-    ("evaluate", _use, "Measure translations against a test set: BLEU, chrF, exact lines, loss."),
+    ("train", _make, _TRAIN),
+    ("resume", _make, _RESUME),
+    ("demo", _make, _DEMO),
+    ("generate", _use, "Generate text with a model."),
+    ("score", _use, "Score a text: log-probability of each token, perplexity, bits per byte."),
+    ("translate", _use, "Translate lines with an encoder-decoder model."),
+    ("evaluate", _use, "Evaluate translations on a test set: BLEU, chrF, exact matches, loss."),
     ("inspect", _use, _INSPECT),
-    ("info", _use, "Show what a model or a run consists of: parameters, FLOPs, bytes, tokenizer, training."),
-    ("claims", _around, "Test what is claimed about Transformers, each claim as an experiment, and write a report."),
-    ("data", _around, "List the known corpora, or get one."),
-    ("doctor", _around, "Check this machine: versions, cores, speed, memory, disk, what is missing."),
+    ("info", _use, "Show the parts of a model or a run: parameters, FLOPs, bytes, tokenizer, training."),
+    ("claims", _around, "Test claims about Transformers, each by an experiment, and write a report."),
+    ("data", _around, "List the known corpora, or download one."),
+    ("doctor", _around, "Check this machine: versions, cores, speed, memory, disk, missing packages."),
     ("version", _around, "Print the version."),
 )
 
 for _order, (_name, _group, _help) in enumerate(_VERBS):
     app.command(f"mingyue.cli.{_name}:{_name}", name=_name, help=_help, group=_group, sort_key=_order)
+app.register_install_completion_command(
+    help="Install completion for bash, zsh, fish or PowerShell; adds a line to the startup file of the shell.",
+    group=_around,
+)
 app["--help"].group = _around
 app["--version"].group = _around

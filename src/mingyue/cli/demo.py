@@ -9,31 +9,39 @@ from cyclopts import Parameter
 
 from mingyue.cli.main import INTERRUPTED, OK
 from mingyue.cli.options import takes
-from mingyue.config import TrainSettings
+from mingyue.config import TrainSettings, one_budget
 
-_TRANSLATE = "Learn to turn dates and numbers written in English or Chinese words into ISO dates and digits."
-_SHOWN = 8
-_WRONG = 5
-
-
+_TRANSLATE = "Train on pairs instead: dates and numbers in English or Chinese words to ISO dates and digits."
+_MAX_SHOWN = 8
+_MAX_WRONG = 5
 _CHOSEN = {"sources", "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs"}
 _ONE_PROCESS = {"nproc", "parallel", "restarts"}
+_LISTED = {
+    "minutes": "1.4; with --translate 2.75",
+    "steps": "",
+    "epochs": "",
+    "out": "runs/demo; with --translate runs/demo-translate",
+    "seed": "",
+    "device": "",
+    "threads": "",
+    "overwrite": "",
+}
 
 
-@takes(TrainSettings, without=_CHOSEN | _ONE_PROCESS)
+@takes(TrainSettings, without=_CHOSEN | _ONE_PROCESS, listed=_LISTED)
 def demo(
     *,
     translate: Annotated[bool, Parameter(help=_TRANSLATE, negative=())] = False,
     **given: Any,  # noqa: ANN401  (values of TrainSettings, checked there)
 ) -> int:
-    """Train a small model in minutes and see what it does: on Python's own documentation, or on pairs.
+    """Train a small model in minutes and show its output: on Python's own documentation, or on pairs.
 
     mingyue demo --translate
 
-    Every option of `mingyue train` may be given too.
+    All options of `mingyue train` are accepted.
     """
     from mingyue import api
-    from mingyue.cli.options import COMMAND_LINE, one_budget
+    from mingyue.cli.options import COMMAND_LINE
     from mingyue.cli.progress import RunScreen
     from mingyue.cli.screen import write
     from mingyue.cli.verdict import show_result
@@ -52,13 +60,13 @@ def demo(
     if code == INTERRUPTED:
         return code
     total = len(result.test)
-    write(f"\nOf {total:,} items that it never saw, {result.exact:,} came out exactly ({result.exact / total:.1%}):\n")
-    for source, _, written in result.test[:_SHOWN]:
-        write(f"    {source} → {written}\n")
+    write(f"\n{result.exact:,} of {total:,} unseen items are exactly right ({result.exact / total:.1%}). Examples:\n")
+    for source, _, translation in result.test[:_MAX_SHOWN]:
+        write(f"    {source} → {translation}\n")
     if result.wrong:
-        write("Not right were, among them:\n" if len(result.wrong) > _WRONG else "Not right were:\n")
-        for source, target, written in result.wrong[:_WRONG]:
-            write(f"    {source} → {written}, not {target}\n")
+        write("Some of the wrong ones:\n" if len(result.wrong) > _MAX_WRONG else "The wrong ones:\n")
+        for source, target, translation in result.wrong[:_MAX_WRONG]:
+            write(f"    {source} → {translation}, not {target}\n")
     folder = shlex.quote(str(result.run.folder))
     write(f"Now try: mingyue translate {folder} --text 'the third of March, 1987' --text 二〇二四年十二月三十一日\n")
     return OK

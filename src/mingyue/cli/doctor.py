@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
+from mingyue.cli.arguments import JsonTable
 from mingyue.cli.screen import remark, show, table, write_json
 
 
-def doctor(*, json: Annotated[bool, Parameter(negative=(), help="Print JSON instead of a table.")] = False) -> None:
-    """Check this machine: versions, cores, speed, memory, disk, what is missing. Takes a few seconds."""
+def doctor(*, json: JsonTable = False) -> None:
+    """Check this machine: versions, cores, speed, memory, disk, missing packages. Takes a few seconds."""
     from mingyue import api
 
     diagnosis = api.doctor()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from mingyue.cli.arguments import Device, Encoding, JsonTable, ModelFolder, Threads
 from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
@@ -21,23 +22,18 @@ if TYPE_CHECKING:
 
     from mingyue.api import TranslationReport
 
-_HERE = "A run folder, or a model folder."
-_SOURCE = "A file of source texts, one a line, plain or .gz; `-` is standard input."
-_TARGET = "A file of their right translations: its line n belongs to line n of the source file."
-_PAIRS = "Instead of --source and --target: TSV, CSV or JSON lines; records with an empty side are left out."
-_SOURCE_FIELD = "Key or column of the source text in the records; a column number where there are no names."
-_TARGET_FIELD = "Key or column of the target text in the records; a column number where there are no names."
-_LANGUAGE = "Target language, such as de or zh, which says what the words of BLEU are; none = seen from the references."
-_OUTPUT = "Write the translations to this file, one a line."
-_JSON = "Print JSON instead of a table."
-_ENCODING = "Encoding of the files; none = UTF-8, and a file that is not is looked at."
-_DEVICE = "cpu, cuda, mps; none = the best that is there."
-_THREADS = "CPU threads; none = all cores this process may use."
+_SOURCE = "File of source texts, one per line, plain or .gz; `-` is standard input."
+_TARGET = "File of the reference translations: line n belongs to line n of the source file."
+_PAIRS = "TSV, CSV or JSON lines instead of --source and --target; records with an empty side are left out."
+_SOURCE_FIELD = "Key or column of the source text in the records; a column number for files without a header."
+_TARGET_FIELD = "Key or column of the target text in the records; a column number for files without a header."
+_LANGUAGE = "Target language, such as de or zh, for the tokenizer of BLEU [default: detected from the references]."
+_OUTPUT = "File for the translations, one per line."
 
 
 @takes(TranslateSettings, without=("n_best",))
 def evaluate(
-    model: Annotated[str, Parameter(help=_HERE)],
+    model: ModelFolder,
     /,
     *,
     source: Annotated[str | None, Parameter(help=_SOURCE)] = None,
@@ -47,18 +43,18 @@ def evaluate(
     target_field: Annotated[str, Parameter(help=_TARGET_FIELD)] = "target",
     target_language: Annotated[str | None, Parameter(help=_LANGUAGE)] = None,
     output: Annotated[str | None, Parameter(help=_OUTPUT)] = None,
-    json: Annotated[bool, Parameter(help=_JSON, negative=())] = False,
-    encoding: Annotated[str | None, Parameter(help=_ENCODING)] = None,
-    device: Annotated[str | None, Parameter(help=_DEVICE)] = None,
-    threads: Annotated[int | None, Parameter(help=_THREADS)] = None,
+    json: JsonTable = False,
+    encoding: Encoding = None,
+    device: Device = None,
+    threads: Threads = None,
     **given: Any,  # noqa: ANN401  (values of TranslateSettings, checked there)
 ) -> None:
-    """Measure translations against a test set: BLEU and chrF (sacrebleu), exact lines, loss, perplexity.
+    """Evaluate translations on a test set: BLEU and chrF (sacrebleu), exact matches, loss, perplexity.
 
     mingyue evaluate runs/en-de --source test.en --target test.de
 
-    The signature beside a score says how it was counted: compare scores of equal signatures. The loss counts the pairs
-    that training would use, with text on both sides and within the context.
+    The signature beside a score says how it was computed: compare only scores of equal signatures. The loss counts the
+    pairs that training would use: text on both sides, within the context.
     """
     settings = TranslateSettings.read(given, source=COMMAND_LINE)
     if pairs is None and (source is None or target is None):
@@ -71,15 +67,14 @@ def evaluate(
 
     if not api.translates(model):
         raise SettingsError(
-            f"{model} is a model of one text: it translates nothing that could be compared with a reference",
-            advice=f"`mingyue score {model} --file test.txt` measures how likely it finds a text.",
+            f"{model} is a decoder-only model: it does not translate",
+            advice=f"`mingyue score {model} --file test.txt` computes the log-probability of a text.",
         )
-    if pairs is not None:
-        sources, references = _read_records(pairs, source_field, target_field, encoding)
-    else:
-        assert source is not None
-        assert target is not None
+    if source is not None and target is not None:
         sources, references = _read_lines(source, target, encoding)
+    else:
+        assert pairs is not None
+        sources, references = _read_records(pairs, source_field, target_field, encoding)
     translator = api.load_translator(model, device=device, threads=threads)
     with Live(stderr()) as live:
         report = translator.evaluate(
@@ -115,7 +110,7 @@ def _read_lines(source: str, target: str, encoding: str | None) -> tuple[list[st
         raise DataError(
             f"{source} has {len(sources):,} lines and {target} has {len(references):,}: "
             f"line {first:,} of {longer} has no partner",
-            advice="Line n of one file belongs to line n of the other. Name two files that belong together.",
+            advice="Line n of one file belongs to line n of the other: give two files of the same number of lines.",
         )
     return sources, references
 
@@ -140,11 +135,11 @@ def _write(path: Path, lines: list[str]) -> None:
         write_text_atomically(path, "".join(f"{line}\n" for line in lines))
     except OSError as error:
         message, _ = explain_os_error("the translations", path, error)
-        raise DataError(message, advice="Choose another place with --output.") from error
+        raise DataError(message, advice="Choose another file with --output.") from error
 
 
 def _table(report: TranslationReport) -> Table:
-    scores, rows = report.scores, table("measure", "value", "how it was counted")
+    scores, rows = report.scores, table("metric", "value", "details")
     rows.add_row("BLEU", f"{scores.bleu:.2f}", scores.bleu_signature)
     rows.add_row("chrF", f"{scores.chrf:.2f}", scores.chrf_signature)
     rows.add_row("exact lines", f"{scores.exact:.2%}", f"{round(scores.exact * scores.lines):,} of {scores.lines:,}")

@@ -7,57 +7,64 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import remark, show, table, write, write_json
-from mingyue.cli.texts import collect, unescape, without_last_line_end
+from mingyue.cli.texts import collect, unescape, without_final_newline
 from mingyue.config import GenerateSettings
 
 if TYPE_CHECKING:
     from mingyue.api import Model
     from mingyue.generation import Generation
 
-_HERE = "A run folder, or a model folder."
-_PROMPT = "Text to go on from; repeat it for several; `-` reads standard input. None = the start of a text."
-_FILE = "A UTF-8 file with a prompt; repeatable. One line end at its end is left out."
-_JSON = "Print one JSON object a line for each text."
-_LOGPROBS = "Show how likely each token was (natural logarithm), before temperature and the like."
-_STREAM = "Show the text as it is written (one prompt, one sample); --no-stream waits for the end."
-_DEVICE = "cpu, cuda, mps; none = the best that is there."
-_THREADS = "CPU threads; none = all cores this process may use."
+_PROMPT = "Text to continue; repeatable; `-` reads standard input [default: the start of a text]."
+_FILE = "UTF-8 file with a prompt; repeatable. One line break at its end is removed."
+_LOGPROBS = "Show the log-probability (natural) of each token, before temperature and top-k, top-p, min-p."
+_STREAM = "Show the text while it is generated (one prompt, one sample); --no-stream waits for the end."
 
 
 @takes(GenerateSettings)
 def generate(
-    model: Annotated[str, Parameter(help=_HERE)],
+    model: ModelFolder,
     /,
     *,
     prompt: Annotated[list[str] | None, Parameter(help=_PROMPT, negative=())] = None,
     prompt_file: Annotated[list[str] | None, Parameter(help=_FILE, negative=())] = None,
-    json: Annotated[bool, Parameter(help=_JSON, negative=())] = False,
+    json: JsonLines = False,
     logprobs: Annotated[bool, Parameter(help=_LOGPROBS, negative=())] = False,
     stream: Annotated[bool, Parameter(help=_STREAM)] = True,
-    device: Annotated[str | None, Parameter(help=_DEVICE)] = None,
-    threads: Annotated[int | None, Parameter(help=_THREADS)] = None,
+    device: Device = None,
+    threads: Threads = None,
     **given: Any,  # noqa: ANN401  (values of GenerateSettings, checked there)
 ) -> None:
-    r"""Write text with a model.
+    r"""Generate text with a model.
 
     mingyue generate runs/poems --prompt 床前 --max-new-tokens 60 --temperature 0.8 --top-p 0.95 --seed 1
 
-    In --stop, \n is a line end. The same seed gives the same text.
+    In --stop, \n is a line break. The same seed gives the same text.
     """
     if "stop" in given:
         given["stop"] = tuple(unescape(text) for text in given["stop"])
     settings = GenerateSettings.read(given, source=COMMAND_LINE)
-    prompts = [without_last_line_end(text).text for text in collect(prompt or [], prompt_file or [])] or [""]
+    prompts = [without_final_newline(text).text for text in collect(prompt or [], prompt_file or [])] or [""]
 
     from mingyue import api
 
-    writer = api.load(model, device=device, threads=threads)
+    loaded = api.load(model, device=device, threads=threads)
     if stream and not json and not logprobs and len(prompts) * settings.samples == 1:
-        _stream(writer, prompts[0], settings)
+        events = loaded.events(prompts, settings)
+        n_shown = len(loaded.notes)
+        for note in loaded.notes:
+            remark(note)
+        write(prompts[0])
+        for event in events:
+            if event.text:
+                write(event.text)
+        write("\n")
+        for note in loaded.notes[n_shown:]:
+            remark(note)
         return
-    results = writer.generate(prompts, settings, logprobs=logprobs)
+    results = loaded.generate(prompts, settings, logprobs=logprobs)
     for number, result in enumerate(results, start=1):
         if json:
             write_json(result.to_dict(), indent=None)
@@ -66,26 +73,13 @@ def generate(
             write(f"--- {number} of {len(results)} ---\n")
         write(f"{result.prompt}{result.text}\n")
         if logprobs:
-            _show_logprobs(writer, result)
-    for note in writer.notes:
+            _show_logprobs(loaded, result)
+    for note in loaded.notes:
         remark(note)
 
 
-def _stream(writer: Model, prompt: str, settings: GenerateSettings) -> None:
-    pieces = writer.stream(prompt, settings)
-    told = len(writer.notes)
-    for note in writer.notes:
-        remark(note)
-    write(prompt)
-    for piece in pieces:
-        write(piece)
-    write("\n")
-    for note in writer.notes[told:]:
-        remark(note)
-
-
-def _show_logprobs(writer: Model, result: Generation) -> None:
+def _show_logprobs(model: Model, result: Generation) -> None:
     rows = table("token", "log P", "P", right=("log P", "P"))
     for token, logprob in zip(result.ids, result.logprobs or (), strict=True):
-        rows.add_row(writer.tokenizer.token_text(token), f"{logprob:.4f}", f"{math.exp(logprob):.2%}")
+        rows.add_row(model.tokenizer.token_text(token), f"{logprob:.4f}", f"{math.exp(logprob):.2%}")
     show(rows)

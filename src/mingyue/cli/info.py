@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
-
+from mingyue.cli.arguments import JsonTable, ModelFolder
 from mingyue.cli.screen import show, table, write, write_json
 
 if TYPE_CHECKING:
@@ -14,16 +13,14 @@ if TYPE_CHECKING:
 
     from mingyue.api import Info
 
-_HERE = "A run folder, or a model folder."
-
 
 def info(
-    path: Annotated[str, Parameter(help=_HERE)],
+    path: ModelFolder,
     /,
     *,
-    json: Annotated[bool, Parameter(negative=(), help="Print JSON instead of tables.")] = False,
+    json: JsonTable = False,
 ) -> None:
-    """Show what a model or a run consists of: parameters, FLOPs, bytes, tokenizer, training.
+    """Show the parameters, FLOPs, bytes, tokenizer and training of a model or a run.
 
     mingyue info runs/poems
     """
@@ -36,7 +33,7 @@ def info(
     for title, rows in (
         ("Model", _pairs({name: value for name, value in found.config.items() if value is not None})),
         ("Parameters", _parameters(found)),
-        ("Work and memory", _costs(found)),
+        ("Compute and memory", _costs(found)),
         ("Source tokenizer", _pairs(found.source_tokenizer or {})),
         ("Tokenizer", _pairs(found.tokenizer)),
         ("Training", _pairs(found.training)),
@@ -53,19 +50,19 @@ def _parameters(found: Info) -> Table:
     for part, count in found.sizes.parts().items():
         if count:
             rows.add_row(part, f"{count:,}", f"{count / total:.1%}")
-    rows.add_row("all", f"{total:,}", "")
+    rows.add_row("total", f"{total:,}", "")
     return rows
 
 
 def _costs(found: Info) -> Table:
     counted, rows = found.sizes, table()
-    of_pairs = found.config["architecture"] == "encoder-decoder"
-    token = "target token" if of_pairs else "token"
-    one, text = ("a pair of whole contexts", "pair") if of_pairs else ("one window", "text")
-    rows.add_row(f"FLOPs a {token}, forward", _big(counted.forward_flops()))
-    rows.add_row(f"FLOPs a {token}, training", _big(counted.training_flops()))
+    is_pair_model = found.config["architecture"] == "encoder-decoder"
+    token = "target token" if is_pair_model else "token"
+    one, text = ("one pair of full contexts", "pair") if is_pair_model else ("one window", "text")
+    rows.add_row(f"FLOPs per {token}, forward", _big(counted.forward_flops()))
+    rows.add_row(f"FLOPs per {token}, training", _big(counted.training_flops()))
     rows.add_row("weights", _bytes(counted.weight_bytes()))
-    rows.add_row(f"cache of one {text} of the whole context", _bytes(counted.cache_bytes()))
+    rows.add_row(f"cache of one {text}, full context", _bytes(counted.cache_bytes()))
     rows.add_row(f"training on {one}, with Muon", _bytes(counted.training_bytes("muon", 1).total))
     rows.add_row(f"training on {one}, with AdamW", _bytes(counted.training_bytes("adamw", 1).total))
     return rows
@@ -84,12 +81,12 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(value, Mapping):
             result += _flat(value, f"{prefix}{name}.")
         else:
-            result.append((f"{prefix}{name}", _word(name, value)))
+            result.append((f"{prefix}{name}", _shown(name, value)))
     return result
 
 
-def _word(name: str, value: object) -> str:
-    """A value for people; `name` tells counts from years and ids."""
+def _shown(name: str, value: object) -> str:
+    """A readable value; `name` distinguishes counts from identifiers."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -13,7 +13,7 @@ from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
 from mingyue.cli.main import ARGUMENTS, main
 from mingyue.cli.screen import language_of_system, remark, show, stderr, stdout, table, write, write_json
-from mingyue.cli.texts import collect, without_last_line_end
+from mingyue.cli.texts import collect, without_final_newline
 from mingyue.config import nearest
 from mingyue.errors import SettingsError
 
@@ -151,7 +151,7 @@ def _inspect(view: str, command: Command, model: str, given: Mapping[str, Any]) 
         out = f"{_name(model)}-report.html"
     _check_out(view, command, out, files)
     read = [
-        without_last_line_end(one).text
+        without_final_newline(one).text
         for one in collect([*(given.get("text") or []), *(given.get("texts") or [])], files)
     ]
     _check_texts(view, command, read, given)

@@ -1,4 +1,4 @@
-"""Lines in and lines out, a piece at a time: a file may be larger than memory, and no line may shift another."""
+"""Streams of lines, read and written in pieces: a file may be larger than memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mingyue.files import explain_os_error
 
 
 def in_pieces(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    """`size` lines at a time; no line is read before the piece before it was taken and done with."""
+    """Lists of `size` lines; a list is read only when it is asked for."""
     lines = iter(lines)
     while piece := list(islice(lines, size)):
         yield piece
 
 
-def asked_lines() -> Iterator[str]:
-    """Lines that a person types, until Ctrl-D."""
+def typed_lines() -> Iterator[str]:
+    """Lines typed by a user, until Ctrl-D."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (its import gives `input` a history)
     while True:
@@ -35,15 +35,15 @@ def asked_lines() -> Iterator[str]:
                 write("\n")
             return
         if any("\ud800" <= character <= "\udfff" for character in line):
-            remark("This line is not text in the encoding of the terminal: nothing was translated.")
+            remark("The line is not text in the encoding of the terminal: it was not translated.")
             continue
         yield line
 
 
 def piped_lines(encoding: str | None) -> Iterator[str]:
-    r"""Lines of standard input as they arrive; UTF-8 unless told. They end at \n or \r\n only.
+    r"""Lines of standard input as they arrive, as UTF-8 unless `encoding` is given. They end at \n or \r\n only.
 
-    Raises `DataError` at a line that does not fit, `SettingsError` for an encoding that does not exist.
+    Raises `DataError` for a line that cannot be decoded, `SettingsError` for an unknown encoding.
     """
     codec = encoding or "utf-8"
     try:
@@ -56,11 +56,11 @@ def piped_lines(encoding: str | None) -> Iterator[str]:
     for data in iter(sys.stdin.buffer.readline, b""):
         *lines, held = (held + _decoded(decoder, data, number, codec)).split("\n")
         for line in lines:
-            yield _bare(line, number)
+            yield _without_marks(line, number)
             number += 1
     held += _decoded(decoder, b"", number, codec)
     if held:
-        yield _bare(held, number)
+        yield _without_marks(held, number)
 
 
 def _decoded(decoder: codecs.IncrementalDecoder, data: bytes, number: int, codec: str) -> str:
@@ -73,15 +73,15 @@ def _decoded(decoder: codecs.IncrementalDecoder, data: bytes, number: int, codec
         ) from error
 
 
-def _bare(line: str, number: int) -> str:
+def _without_marks(line: str, number: int) -> str:
     line = line.removeprefix("\ufeff") if number == 1 else line
     return line.removesuffix("\r")
 
 
 def check_output(output: str | None, *inputs: str | None, option: str = "--output") -> None:
-    """Refuse, before any work, an output that cannot be written or that is also read; `option` is what named it.
+    """Refuse an output that cannot be written or is also an input, before any work; `option` is its name.
 
-    Raises `SettingsError` where `output` is a folder, lies in a folder that does not exist, or is one of the inputs.
+    Raises `SettingsError` if `output` is a folder, is in a folder that does not exist, or is one of the inputs.
     """
     if output is None:
         return
@@ -92,13 +92,11 @@ def check_output(output: str | None, *inputs: str | None, option: str = "--outpu
         raise SettingsError(f"{option} {output}: there is no folder {path.parent}", advice="Make it first.")
     for name in inputs:
         if name is not None and name != "-" and path.exists() and Path(name).exists() and path.samefile(name):
-            raise SettingsError(
-                f"{option} {output} is the file that is read: it would be lost", advice="Choose another place."
-            )
+            raise SettingsError(f"{option} {output} is also an input: it would be lost", advice="Choose another file.")
 
 
 class Screen:
-    """Standard output; UTF-8 where it is a file or a pipe, whatever the platform says."""
+    """Standard output; UTF-8 if it is a file or a pipe, whatever the encoding of the platform."""
 
     def __init__(self) -> None:
         reconfigure = getattr(sys.stdout, "reconfigure", None)
@@ -112,18 +110,18 @@ class Screen:
         pass
 
     def line(self, text: str) -> None:
-        """One line, at once."""
+        """Write one line and flush."""
         write(f"{text}\n")
 
     def json(self, value: object) -> None:
-        """One line of JSON."""
+        """Write one line of JSON."""
         write_json(value, indent=None)
 
 
 class LineFile:
-    """A file that gets its name when it is whole; until then, and if something stops it, its lines are in `.part`.
+    """A file that is renamed to its name when complete; until then, and after an error, its lines are in `.part`.
 
-    Use it as a context manager. Raises `DataError` when the disk refuses.
+    A context manager. Raises `DataError` when the file cannot be written.
     """
 
     def __init__(self, path: str) -> None:
@@ -132,36 +130,36 @@ class LineFile:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        with self._told():
+        with self._explained():
             self._file = self._part.open("w", encoding="utf-8", newline="\n")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._file is not None
-        with self._told():
+        with self._explained():
             self._file.close()
             if kind is None:
                 self._part.replace(self._path)
                 return
         if self._part.stat().st_size:
-            remark(f"What was translated so far is in {self._part}.")
+            remark(f"The translations so far are in {self._part}.")
         else:
             self._part.unlink()
 
     def line(self, text: str) -> None:
-        """One line."""
+        """Write one line."""
         assert self._file is not None
-        with self._told():
+        with self._explained():
             self._file.write(f"{text}\n")
 
     def json(self, value: object) -> None:
-        """One line of JSON."""
+        """Write one line of JSON."""
         self.line(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
     @contextlib.contextmanager
-    def _told(self) -> Generator[None]:
+    def _explained(self) -> Generator[None]:
         try:
             yield
         except OSError as error:
             message, _ = explain_os_error("the lines", self._part, error)
-            raise DataError(message, advice="Make room, or choose another place with --output.") from error
+            raise DataError(message, advice="Free disk space, or choose another file with --output.") from error

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mingyue.errors import LostRankError, MingyueError
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokens, debug = _take_debug(ARGUMENTS.get())
     _never_fail_to_encode()
     try:
-        code = _run(tokens)
+        command = _parse(tokens)
+        result = USAGE if command is None else command()
+        code = result if isinstance(result, int) else OK
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         code = _end(error, debug=debug)
@@ -106,7 +109,8 @@ def _is_closed_pipe(error: BaseException) -> bool:
     return isinstance(error, BrokenPipeError)
 
 
-def _run(tokens: list[str]) -> int:
+def _parse(tokens: list[str]) -> Callable[[], Any] | None:
+    """The verb with its arguments, ready to be called; None after reporting what is wrong with them."""
     from cyclopts import CycloptsError
 
     from mingyue.cli.app import app
@@ -115,12 +119,9 @@ def _run(tokens: list[str]) -> int:
         verb, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         _print_error(*_explain(error))
-        return USAGE
-    function: Callable[..., Any] = verb
-    result = function(
-        *(_restore(value) for value in bound.args), **{name: _restore(value) for name, value in bound.kwargs.items()}
-    )
-    return result if isinstance(result, int) else OK
+        return None
+    positional = (_restore(value) for value in bound.args)
+    return partial(verb, *positional, **{name: _restore(value) for name, value in bound.kwargs.items()})
 
 
 def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:

@@ -1,31 +1,42 @@
 """Settings as options: every field of a settings class becomes one option, its docstring the help.
 
-A verb that takes settings receives only the options that were given on the command line, so that a file of
-settings can stand below them and defaults stay where they are declared.
+A verb receives only the options that were given on the command line. What is not given comes from a file of settings or
+from the defaults of the fields.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter
 from pydantic.fields import FieldInfo
 
-from mingyue.config import BudgetSettings, Settings, TrainSettings
+from mingyue.cli.app import shown_default
+from mingyue.config import PairSettings, Setting, Settings, TrainSettings, one_budget, setting_of
 from mingyue.errors import SettingsError
 
 _ALIASES = {"optimiser": "--optimizer"}
-_BUDGETS = tuple(BudgetSettings.model_fields)
+_KINDS = {"both": "", "text": " Text only.", "pairs": " Pairs only."}
 COMMAND_LINE = "the command line"
+COMMON = Group("Common", sort_key=-1)
+"""The first panel of the help of `train`."""
 
 
-def takes(settings: type[Settings], *, without: Collection[str] = ()) -> Callable[[Callable[..., Any]], Any]:
+def takes(
+    settings: type[Settings],
+    *,
+    without: Collection[str] = (),
+    panel: Callable[[Setting], Group | None] = lambda _: None,
+    listed: Mapping[str, str] | None = None,
+) -> Callable[[Callable[..., Any]], Any]:
     """Give a verb one option for each field of `settings` (fields of its groups), except those in `without`.
 
-    The verb must end in `**given: object`, which then holds the given options by field name.
+    The verb must end in `**given: object`, which then holds the given options by field name. `panel` returns the panel
+    of the help page for a setting; None = the one of its group. `listed`: the options that the help lists, with
+    the default that it shows ("" = that of the setting); the others are accepted but not listed. None = all are.
     """
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,48 +47,66 @@ def takes(settings: type[Settings], *, without: Collection[str] = ()) -> Callabl
             for parameter in signature.parameters.values()
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        options = [_option(name, info, group) for name, info, group in _fields(settings) if name not in without]
+        options = [
+            _option(name, info, group, panel, listed) for name, info, group in _fields(settings) if name not in without
+        ]
         verb.__signature__ = signature.replace(parameters=own + options)  # type: ignore[attr-defined]
         return verb
 
     return decorate
 
 
-def _fields(settings: type[Settings]) -> list[tuple[str, FieldInfo, Group]]:
-    """Every field with the panel of the help page that it stands in: one for each section, or one for all."""
+def _fields(settings: type[Settings]) -> Iterator[tuple[str, FieldInfo, Group]]:
+    """Every field with its panel of the help page: one panel for each group of settings, or one for all."""
     own = Group("Settings", help=inspect.getdoc(settings) or "")
-    result: list[tuple[str, FieldInfo, Group]] = []
-    for place, (section, info) in enumerate(settings.model_fields.items()):
+    for order, (section, info) in enumerate(settings.model_fields.items()):
         owner = info.annotation
         if isinstance(owner, type) and issubclass(owner, Settings):
-            group = Group(section.capitalize(), help=inspect.getdoc(owner) or "", sort_key=place)
-            result += [(name, field, group) for name, field in owner.model_fields.items()]
+            group = Group(section.capitalize(), help=inspect.getdoc(owner) or "", sort_key=order)
+            yield from ((name, field, group) for name, field in owner.model_fields.items())
         else:
-            result.append((section, info, own))
-    return result
+            yield section, info, own
 
 
-def _option(name: str, info: FieldInfo, group: Group) -> inspect.Parameter:
+def _option(
+    name: str,
+    info: FieldInfo,
+    group: Group,
+    panel: Callable[[Setting], Group | None],
+    listed: Mapping[str, str] | None,
+) -> inspect.Parameter:
     default = info.get_default(call_default_factory=True)
-    details = Parameter(
-        help=info.description,
+    text = " ".join((info.description or "").split())
+    shown: Callable[[Any], str | None] | str = shown_default
+    if (details := setting_of(info)) is not None:
+        group = panel(details) or group
+        text += "" if name in PairSettings.model_fields else _KINDS[details.kinds]
+        shown = details.auto or shown
+    parameter = Parameter(
+        help=text,
         group=group,
         alias=_ALIASES.get(name),
         negative_iterable=(),
-        show_default=_shown(default),
+        show=listed is None or name in listed,
+        show_choices=not all(choice in text for choice in _choices(info.annotation)),
+        show_default=(listed or {}).get(name) or shown,
     )
-    annotation = Annotated[(info.annotation, *info.metadata, details)]  # type: ignore[valid-type]
+    annotation = Annotated[(info.annotation, *info.metadata, parameter)]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _shown(default: object) -> str | bool:
-    return False if default is None or default is False or default in ("", (), []) else str(default)
+def _choices(annotation: object) -> list[str]:
+    """The values of the `Literal` in an annotation."""
+    members = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return [str(member) for member in members]
+    return [choice for member in members for choice in _choices(member)]
 
 
 def train_settings(config: str | None, sources: tuple[str, ...], given: Mapping[str, object]) -> TrainSettings:
-    """Defaults, below a file of settings, below what was given on the command line.
+    """Settings of a run: what was given on the command line, else from the file of settings, else the default.
 
-    Raises `SettingsError` for a file that is not there, is not TOML, or holds a name or value that is refused.
+    Raises `SettingsError` for a file that is missing, is not TOML, or holds an unknown name or an invalid value.
     """
     settings = TrainSettings() if config is None else TrainSettings.read(read_toml(config), source=config)
     changes = dict(given)
@@ -86,15 +115,8 @@ def train_settings(config: str | None, sources: tuple[str, ...], given: Mapping[
     return settings.with_flat(COMMAND_LINE, **one_budget(changes))
 
 
-def one_budget(changes: Mapping[str, object]) -> dict[str, object]:
-    """`changes`, where a budget that is given (say, steps) puts the other two aside."""
-    if not any(changes.get(name) is not None for name in _BUDGETS):
-        return dict(changes)
-    return {**dict.fromkeys(_BUDGETS), **changes}
-
-
 def read_toml(path: str) -> dict[str, Any]:
-    """The content of a TOML file. Raises `SettingsError` with the line that is wrong."""
+    """The content of a TOML file. Raises `SettingsError` that names the first invalid line."""
     import tomllib
 
     try:
@@ -104,5 +126,5 @@ def read_toml(path: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         message, advice = f"not UTF-8 at byte {error.start}", "Save the file as UTF-8."
     except tomllib.TOMLDecodeError as error:
-        message, advice = f"not TOML: {error}", "run.toml of any run folder shows the form."
+        message, advice = f"not TOML: {error}", "See run.toml in any run folder for an example."
     raise SettingsError(f"{path}: {message}", advice=advice)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from mingyue.cli.options import one_budget, takes
-from mingyue.config import TrainSettings
+from mingyue.cli.options import takes
+from mingyue.config import TrainSettings, one_budget
+
+_FIXED = Group("Fixed", help="Settings that a resume refuses to change, with a reason.", sort_key=99)
 
 
-@takes(TrainSettings, without={"sources", "out", "overwrite"})
+@takes(
+    TrainSettings,
+    without={"sources", "out", "overwrite"},
+    panel=lambda details: None if details.resume.allowed else _FIXED,
+)
 def resume(
-    run: Annotated[str, Parameter(help="The run folder.")],
+    run: Annotated[str, Parameter(help="Run folder.")],
     /,
     **given: Any,  # noqa: ANN401  (values of TrainSettings, checked there)
 ) -> int:
-    """Go on with a run that was stopped, exactly as if it never had been.
-
-    mingyue resume runs/poems
-
-    A setting given here takes effect and is told, or is refused with a reason where the run could not follow it.
-    """
+    """Resume a run that was stopped; the result is identical to that of an uninterrupted run."""
     from mingyue import api
     from mingyue.cli.launch import launch, needs_launch, watch
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads
 from mingyue.cli.screen import show, table, write, write_json
 from mingyue.cli.texts import collect
 from mingyue.errors import SettingsError
@@ -14,30 +15,26 @@ from mingyue.errors import SettingsError
 if TYPE_CHECKING:
     from mingyue.scoring import Score
 
-_MOST_ROWS = 200
-_HERE = "A run folder, or a model folder."
-_TEXT = "A text; repeat it for several; `-` reads standard input."
-_FILE = "A UTF-8 file; repeatable; `-` is standard input."
-_STRIDE = "Tokens by which the window moves over a text longer than the context; none = half of the context."
-_TOKENS = f"The table of tokens; neither = for texts up to {_MOST_ROWS} tokens."
-_JSON = "Print one JSON object a line for each text."
-_DEVICE = "cpu, cuda, mps; none = the best that is there."
-_THREADS = "CPU threads; none = all cores this process may use."
+_MAX_ROWS = 200
+_TEXT = "Text to score; repeatable; `-` reads standard input."
+_FILE = "UTF-8 file to score; repeatable; `-` reads standard input."
+_STRIDE = "Tokens by which the window moves over a text longer than the context [default: half of the context]."
+_TOKENS = f"Show a table of tokens [default: for texts of up to {_MAX_ROWS} tokens]."
 
 
 def score(
-    model: Annotated[str, Parameter(help=_HERE)],
+    model: ModelFolder,
     /,
     *,
     text: Annotated[list[str] | None, Parameter(help=_TEXT, negative=())] = None,
     file: Annotated[list[str] | None, Parameter(help=_FILE, negative=())] = None,
     stride: Annotated[int | None, Parameter(help=_STRIDE)] = None,
     tokens: Annotated[bool | None, Parameter(help=_TOKENS)] = None,
-    json: Annotated[bool, Parameter(help=_JSON, negative=())] = False,
-    device: Annotated[str | None, Parameter(help=_DEVICE)] = None,
-    threads: Annotated[int | None, Parameter(help=_THREADS)] = None,
+    json: JsonLines = False,
+    device: Device = None,
+    threads: Threads = None,
 ) -> None:
-    """Measure how likely a model finds a text: each token, perplexity, bits per byte.
+    """Compute the log-probability of a text under a model: of each token, and perplexity and bits per byte.
 
     mingyue score runs/poems --text 床前明月光
     """
@@ -49,9 +46,9 @@ def score(
 
     from mingyue import api
 
-    judge = api.load(model, device=device, threads=threads)
+    loaded = api.load(model, device=device, threads=threads)
     for number, one in enumerate(given):
-        result = judge.score(one.text, stride=stride)
+        result = loaded.score(one.text, stride=stride)
         if json:
             write_json({"source": one.source, **result.to_dict()}, indent=None)
             continue
@@ -59,9 +56,9 @@ def score(
             write("\n")
         if one.source is not None:
             write(f"{one.source}\n")
-        if tokens or (tokens is None and len(result.tokens) <= _MOST_ROWS):
+        if tokens or (tokens is None and len(result.tokens) <= _MAX_ROWS):
             _show_tokens(result)
-        _show_sums(result)
+        _show_totals(result)
 
 
 def _show_tokens(result: Score) -> None:
@@ -75,14 +72,14 @@ def _show_tokens(result: Score) -> None:
     write("\n")
 
 
-def _show_sums(result: Score) -> None:
+def _show_totals(result: Score) -> None:
     rows = table()
     rows.add_row("log P of the text", f"{result.total:.4f} nats over {result.scored:,} tokens")
     rows.add_row("perplexity", _number(result.perplexity))
     rows.add_row("nats per token", _number(result.nats_per_token))
     rows.add_row("bits per byte", _number(result.bits_per_byte))
     if result.windows > 1:
-        rows.add_row("windows", f"{result.windows:,} of {result.context:,} tokens, moved by {result.stride:,}")
+        rows.add_row("windows", f"{result.windows:,} of {result.context:,} tokens, stride {result.stride:,}")
     show(rows)
 
 

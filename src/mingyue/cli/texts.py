@@ -1,4 +1,4 @@
-"""Texts that a verb works on: given in words, in files, or on standard input."""
+"""Input texts of a verb: from arguments, files, or standard input."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from mingyue.errors import DataError
 
 
 @dataclass(frozen=True)
-class Given:
-    """A text and where it came from (None: the command line itself)."""
+class InputText:
+    """A text and its source (None for the command line)."""
 
     text: str
     source: str | None = None
 
 
-def collect(texts: Sequence[str], files: Sequence[str]) -> list[Given]:
-    """The texts, then the content of the files; `-` among either is standard input, which can be read once.
+def collect(texts: Sequence[str], files: Sequence[str]) -> list[InputText]:
+    """The texts, then the contents of the files; `-` in either is standard input, which can be read once.
 
-    Raises `DataError` for a file that cannot be read or is not UTF-8, with the byte.
+    Raises `DataError` for a file that cannot be read, or is not UTF-8 (with the byte).
     """
     if [*texts, *files].count("-") > 1:
         raise DataError("`-` is given twice, but standard input can be read only once")
-    given = [read("-") if text == "-" else Given(_checked(text)) for text in texts]
+    given = [read("-") if text == "-" else InputText(_checked(text)) for text in texts]
     return given + [read(name) for name in files]
 
 
-def read(name: str) -> Given:
+def read(name: str) -> InputText:
     """The content of a UTF-8 file, or of standard input for `-`; a byte order mark is not part of it."""
     if name == "-":
         content, source = sys.stdin.buffer.read(), "standard input"
@@ -37,35 +37,35 @@ def read(name: str) -> Given:
         try:
             content, source = Path(name).read_bytes(), name
         except OSError as error:
-            raise DataError(f"{name} cannot be read: {error.strerror}", advice="Is the path right?") from error
+            raise DataError(f"{name} cannot be read: {error.strerror}", advice="Check the path.") from error
     try:
-        return Given(content.decode("utf-8-sig").replace("\r\n", "\n"), source)
+        return InputText(content.decode("utf-8-sig").replace("\r\n", "\n"), source)
     except UnicodeDecodeError as error:
         wrong = content[error.start]
         raise DataError(
             f"{source} is not UTF-8: byte {error.start} is 0x{wrong:02x}",
-            advice="Save it as UTF-8 (iconv -f gbk -t utf-8 does it on most systems), then try again.",
+            advice="Convert it to UTF-8 (for example with iconv -f gbk -t utf-8), then try again.",
         ) from error
 
 
-def without_last_line_end(given: Given) -> Given:
-    """A prompt from a file or `echo` ends in a line end that nobody meant; one is taken away."""
-    return given if given.source is None else Given(given.text.removesuffix("\n"), given.source)
+def without_final_newline(given: InputText) -> InputText:
+    """A text from a file or standard input without its last line break, which `echo` and editors add."""
+    return given if given.source is None else InputText(given.text.removesuffix("\n"), given.source)
 
 
 def _checked(text: str) -> str:
-    """Arguments that were not text in the encoding of the system arrive as lone surrogates: refuse them by name."""
-    for place, character in enumerate(text):
+    """Refuse arguments with lone surrogates: bytes that are not text in the encoding of the system."""
+    for index, character in enumerate(text):
         if 0xD800 <= ord(character) <= 0xDFFF:
             raise DataError(
-                f"the text on the command line is not {sys.getfilesystemencoding()} at character {place}",
-                advice="Put the text into a UTF-8 file, or pipe it in and give `-`.",
+                f"the text on the command line is not {sys.getfilesystemencoding()} at character {index}",
+                advice="Put the text into a UTF-8 file, or pipe it in with `-`.",
             )
     return text
 
 
 def unescape(text: str) -> str:
-    r"""`\n`, `\t`, `\r` and `\\` as the characters they stand for: not every shell can type a line end."""
+    r"""`\n`, `\t`, `\r` and `\\` as the characters they stand for: not every shell can type a line break."""
     marks = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
     parts: list[str] = []
     rest = text

@@ -6,33 +6,25 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from mingyue.cli.options import takes, train_settings
-from mingyue.config import TrainSettings
+from mingyue.cli.options import COMMON, takes, train_settings
+from mingyue.config import DataSettings, TrainSettings
 from mingyue.errors import SettingsError
 
-_SOURCES = "Files, folders, globs, `-` for standard input, a known corpus by name, or hf://owner/name."
-_CONFIG = "A file of settings, such as the run.toml of a run; the options given beside it win."
+_CONFIG = "File of settings, such as the run.toml of a run; options that are given win over it."
 
 
-@takes(TrainSettings, without={"sources"})
+@takes(TrainSettings, without={"sources"}, panel=lambda details: COMMON if details.common else None)
 def train(
-    *sources: Annotated[str, Parameter(help=_SOURCES)],
-    config: Annotated[str | None, Parameter(help=_CONFIG)] = None,
+    *sources: Annotated[str, Parameter(help=DataSettings.model_fields["sources"].description, group=COMMON)],
+    config: Annotated[str | None, Parameter(help=_CONFIG, group=COMMON)] = None,
     **given: Any,  # noqa: ANN401  (values of TrainSettings, checked there)
 ) -> int:
-    """Train a model on text (files, folders, standard input, a known corpus), or on pairs.
-
-    mingyue train poems.txt --out runs/poems --minutes 10
-
-    mingyue train --source train.en --target train.de --out runs/en-de --minutes 60
-
-    Ctrl-C saves and stops; `mingyue resume` goes on.
-    """
+    """Train a model on text or on pairs. Ctrl-C saves and stops; `mingyue resume` continues."""
     settings = train_settings(config, sources, given)
     if not settings.data.sources and not settings.pairs.given:
         raise SettingsError(
-            "there is nothing to train on",
-            advice="Name a text file: mingyue train poems.txt. Without one at hand: mingyue train python-docs.",
+            "there is no data to train on",
+            advice="Give a text file: mingyue train poems.txt. Or use a known corpus: mingyue train python-docs.",
         )
     from mingyue import api
     from mingyue.cli.launch import launch, needs_launch, watch

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from mingyue.cli.lines import LineFile, Screen, asked_lines, check_output, in_pieces, piped_lines
+from mingyue.cli.arguments import Device, Encoding, JsonLines, ModelFolder, Threads
+from mingyue.cli.lines import LineFile, Screen, check_output, in_pieces, piped_lines, typed_lines
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import remark, stderr
@@ -20,48 +21,43 @@ from mingyue.errors import SettingsError
 if TYPE_CHECKING:
     from mingyue.generation import Translation
 
-_PIECE = 16  # batches read ahead: lines of like length are translated side by side
-_HERE = "A run folder, or a model folder."
-_TEXT = "A line to translate; repeat it for several. None = standard input, answered line by line if it is a terminal."
+_BATCHES_AHEAD = 16  # lines of similar length are put into the same batch
+_TEXT = "Line to translate; repeatable [default: standard input; in a terminal each line is translated at once]."
 _SOURCE = (
-    "A file of lines, plain or .gz; `-` is standard input. Lines are read 16 batches ahead; with --batch-size 1 each "
-    "is answered before the next is read."
+    "File of lines, plain or .gz; `-` is standard input. Lines are read 16 batches ahead; with --batch-size 1 each "
+    "is translated before the next is read."
 )
 _OUTPUT = (
-    "A file for the translations, one a line, which appears when it is whole; none = standard output. With --n-best "
-    "above 1 a line is `number ||| translation ||| score`, where the first line is number 0."
+    "File for the translations, one per line, written when complete [default: standard output]. With --n-best above 1 "
+    "a line is `number ||| translation ||| score`; lines are numbered from 0."
 )
 _ALIGN = (
-    "Add where the model looked: ` ||| 0-0 1-2`, source and target token from 0, end marks left out; with --json the "
-    "tokens and all weights."
+    "Add the alignment, ` ||| 0-0 1-2`: for each target token the source token of the largest cross-attention weight, "
+    "numbered from 0, without EOS; with --json the tokens and all weights."
 )
-_JSON = "Print one JSON object for each line."
-_ENCODING = "Encoding of the lines; none = UTF-8, and a file that is not is looked at."
-_DEVICE = "cpu, cuda, mps; none = the best that is there."
-_THREADS = "CPU threads; none = all cores this process may use."
 
 
 @takes(TranslateSettings)
 def translate(
-    model: Annotated[str, Parameter(help=_HERE)],
+    model: ModelFolder,
     /,
     *,
     text: Annotated[list[str] | None, Parameter(help=_TEXT, negative=())] = None,
     source: Annotated[str | None, Parameter(help=_SOURCE)] = None,
     output: Annotated[str | None, Parameter(help=_OUTPUT)] = None,
-    json: Annotated[bool, Parameter(help=_JSON, negative=())] = False,
+    json: JsonLines = False,
     align: Annotated[bool, Parameter(help=_ALIGN, negative=())] = False,
-    encoding: Annotated[str | None, Parameter(help=_ENCODING)] = None,
-    device: Annotated[str | None, Parameter(help=_DEVICE)] = None,
-    threads: Annotated[int | None, Parameter(help=_THREADS)] = None,
+    encoding: Encoding = None,
+    device: Device = None,
+    threads: Threads = None,
     **given: Any,  # noqa: ANN401  (values of TranslateSettings, checked there)
 ) -> None:
-    r"""Translate lines with a model that was trained on pairs.
+    r"""Translate lines with an encoder-decoder model.
 
     mingyue translate runs/en-de < input.txt > output.txt
 
-    One line comes out for each line that goes in, in their order, as UTF-8; an empty line stays empty, and a line end
-    inside a translation becomes a space. Lines end at \n or \r\n alone.
+    The output has one line for each input line, in the same order, as UTF-8. An empty line stays empty, and a line
+    break inside a translation becomes a space. Lines end at \n or \r\n only.
     """
     settings = TranslateSettings.read(given, source=COMMAND_LINE)
     check_output(output, source)
@@ -71,8 +67,8 @@ def translate(
 
     translator = api.load_translator(model, device=device, threads=threads)
     if typed:
-        remark("Type a line to have it translated. Ctrl-D ends.")
-    size = 1 if typed or settings.batch_size == 1 else _PIECE * settings.batch_size
+        remark("Type a line to translate. Ctrl-D ends.")
+    size = 1 if typed or settings.batch_size == 1 else _BATCHES_AHEAD * settings.batch_size
     with Screen() if output is None else LineFile(output) as out, _Progress(typed) as progress:
         for piece in in_pieces(lines, size):
             found = translator.translate(piece, settings, align=align, first_line=progress.done, progress=progress.show)
@@ -89,7 +85,7 @@ def translate(
 
 
 def _lines(text: list[str] | None, source: str | None, encoding: str | None) -> tuple[Iterator[str], bool]:
-    """What is to be translated, and whether a person types it."""
+    """The lines to translate, and whether they are typed in a terminal."""
     if text:
         if source is not None:
             raise SettingsError("--text and --source are both given", advice="Give the lines in one way.")
@@ -98,7 +94,7 @@ def _lines(text: list[str] | None, source: str | None, encoding: str | None) -> 
     if source not in (None, "-"):
         return _file_lines(source, encoding), False
     if sys.stdin.isatty():
-        return asked_lines(), True
+        return typed_lines(), True
     return piped_lines(encoding), False
 
 
@@ -120,20 +116,20 @@ def _plain(number: int | None, translation: Translation, *, align: bool) -> str:
     if number is not None:
         fields = [str(number), *fields, f"{translation.score:.4f}"]
     if align:
-        fields.append(" ".join(f"{i}-{j}" for i, j in _looks(translation)))
+        fields.append(" ".join(f"{i}-{j}" for i, j in _links(translation)))
     return " ||| ".join(fields)
 
 
-def _looks(translation: Translation) -> list[tuple[int, int]]:
-    """(source, target) token numbers: for each target token the source token that it looked at most.
+def _links(translation: Translation) -> list[tuple[int, int]]:
+    """(source, target) token numbers: for each target token the source token of the largest weight.
 
-    End marks are no words: what looked at one most has no pair.
+    EOS takes no part: a target token whose largest weight is on EOS has no link.
     """
     if translation.alignment is None:
         return []
     n_targets = len(translation.tokens) - translation.finished
-    most = translation.alignment.argmax(dim=1).tolist()[:n_targets]
-    return [(place, number) for number, place in enumerate(most) if place < len(translation.source_tokens) - 1]
+    largest = translation.alignment.argmax(dim=1).tolist()[:n_targets]
+    return [(source, target) for target, source in enumerate(largest) if source < len(translation.source_tokens) - 1]
 
 
 def _record(line: int, source: str, translations: list[Translation], *, align: bool) -> dict[str, Any]:
@@ -147,19 +143,19 @@ def _record(line: int, source: str, translations: list[Translation], *, align: b
 def _values(translation: Translation, *, align: bool) -> dict[str, Any]:
     values: dict[str, Any] = {name: getattr(translation, name) for name in ("text", "score", "log_prob", "finished")}
     if align:
-        looks = translation.alignment
-        rows: list[list[float]] = [] if looks is None else looks.tolist()
+        weights = translation.alignment
+        rows: list[list[float]] = [] if weights is None else weights.tolist()
         values |= {"tokens": translation.tokens, "alignment": [[round(weight, 6) for weight in row] for row in rows]}
     return values
 
 
 class _Progress:
-    """Lines done, on a terminal that shows neither the lines nor their translations. Use it as a context manager."""
+    """Progress bar, on a terminal that shows neither the lines nor their translations; a context manager."""
 
     def __init__(self, typed: bool) -> None:
         self.done = 0
         self._live = Live(stderr()) if sys.stderr.isatty() and not sys.stdout.isatty() and not typed else None
-        self._began = time.monotonic()
+        self._started = time.monotonic()
 
     def __enter__(self) -> _Progress:
         return self
@@ -167,14 +163,14 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         self.clear()
 
-    def show(self, done: int, _all: int) -> None:
-        """`done` lines of this piece are translated."""
+    def show(self, done: int, _total: int) -> None:
+        """Show that `done` lines of this piece are translated."""
         if self._live is not None:
             done += self.done
-            rate = done / max(time.monotonic() - self._began, 1e-9)
+            rate = done / max(time.monotonic() - self._started, 1e-9)
             self._live.show("translating", done, None, [f"{done:,} lines", f"{rate:,.1f} lines/s"])
 
     def clear(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._live is not None:
             self._live.clear()

@@ -1,23 +1,27 @@
-"""Typed settings of models, training and writing. Imports no torch."""
+"""Typed settings of models, training, generation and translation. Imports no torch."""
 
 from mingyue.config.base import Settings, nearest
+from mingyue.config.data import DataSettings, PairSettings, TokenizerSettings
 from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, PartsConfig, RotaryScaling
-from mingyue.config.pairs import PairSettings
+from mingyue.config.setting import ResumeRule, Setting, setting_of
 from mingyue.config.train import (
+    DEFAULT_MINUTES,
     BatchSettings,
     BudgetSettings,
-    DataSettings,
     ModelSettings,
     OptimiserSettings,
     RunSettings,
     ScheduleSettings,
-    TokenizerSettings,
+    SizeSettings,
     TrainSettings,
+    one_budget,
+    refuse_other_kind,
 )
 from mingyue.config.translate import TranslateSettings
 
 __all__ = [
+    "DEFAULT_MINUTES",
     "BatchSettings",
     "BudgetSettings",
     "DataSettings",
@@ -28,12 +32,18 @@ __all__ = [
     "OptimiserSettings",
     "PairSettings",
     "PartsConfig",
+    "ResumeRule",
     "RotaryScaling",
     "RunSettings",
     "ScheduleSettings",
+    "Setting",
     "Settings",
+    "SizeSettings",
     "TokenizerSettings",
     "TrainSettings",
     "TranslateSettings",
     "nearest",
+    "one_budget",
+    "refuse_other_kind",
+    "setting_of",
 ]

@@ -31,6 +31,8 @@ class GenerateSettings(Settings):
     """Drop tokens less likely than this share of the likeliest one."""
     repetition_penalty: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     """Makes tokens already seen less likely (Keskar et al. 2019): positive logits divided, negative multiplied."""
+    allow_unseen: bool = False
+    """Allow tokens that the training text does not use."""
     stop: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Texts that end the writing; they are not part of the result."""
     seed: Annotated[int, Field(ge=0)] = 1

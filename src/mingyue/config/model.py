@@ -1,35 +1,44 @@
-"""What a model is: every size and every choice of a part. Stored as the bundle's config.json."""
+"""Model configs: every size and the choice of every part. Stored as the bundle's config.json.
+
+A field of `ModelParts` (or of `DecoderOnlyParts`) is part of a model's config and a setting of a run at once.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import operator
+from functools import reduce
+from typing import Annotated, Any, Generic, Literal, Never, Self, TypeVar, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from mingyue.config.base import Settings
+from mingyue.config.setting import WEIGHTS, declare, setting, setting_of
 
 Positive = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 PositionKind = Literal["none", "learned", "sinusoidal", "rotary"]
 FeedForwardKind = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu"]
 NormKind = Literal["layer", "rms"]
 InitialisationKind = Literal["gpt2", "zero-output", "xavier"]
+Unset = TypeVar("Unset")
+_PRESET = "from the preset"
 
 
 class RotaryScaling(Settings):
-    """How rotary angles are changed so that a model serves a longer context than it was trained on."""
+    """Rescaling of the rotary angles, which lets a model read a longer context than it was trained on."""
 
     kind: Literal["linear", "ntk", "llama3"] = "ntk"
     """linear: positions divided by the factor (Chen et al. 2023); ntk: a larger base; llama3: by frequency band."""
     factor: Annotated[float, Field(ge=1.0)] = 1.0
-    """How many times longer the context becomes."""
+    """Factor by which the context grows."""
     original_context: Positive | None = None
-    """The context before scaling; needed by llama3."""
+    """Context before scaling, in tokens; required by llama3."""
     low_frequency_factor: float = 1.0
-    """llama3: wavelengths above original_context / this are scaled fully."""
+    """llama3: wavelengths above original_context / low_frequency_factor are scaled by the whole factor."""
     high_frequency_factor: float = 4.0
-    """llama3: wavelengths below original_context / this are left alone."""
+    """llama3: wavelengths below original_context / high_frequency_factor are not scaled."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -43,91 +52,124 @@ class RotaryScaling(Settings):
         return self
 
 
-class PartsConfig(Settings):
-    """What both architectures have in common: sizes, and a choice for every part."""
+class ModelSizes(Settings):
+    """Sizes of a complete model, common to both architectures."""
 
     vocab_size: Positive
     """Number of token ids (of the target side, where there are two vocabularies)."""
     context: Positive
-    """Most tokens that one forward pass sees (of each side, where there are two)."""
+    """Context length, in tokens: the most that one forward pass reads (of each side, where there are two)."""
     d_model: Positive
     """Width of the residual stream."""
     n_layers: Positive
     """Number of blocks."""
     n_heads: Positive
-    """Query heads of each attention."""
+    """Number of query heads of each attention."""
     n_kv_heads: Positive
-    """Key and value heads; fewer than n_heads means grouped queries."""
+    """Number of key-value heads; fewer than n_heads = grouped-query attention."""
     d_head: Positive
-    """Width of a head; n_heads × d_head need not be d_model."""
+    """Width of a head; n_heads × d_head may differ from d_model."""
     d_ff: Positive
-    """Inner width of the feed-forward part."""
-    positions: PositionKind = "rotary"
-    """How a token knows its place: none, a learned table, the paper's sinusoids, or rotary angles."""
+    """Inner width of the feed-forward layer."""
+
+
+class ModelParts(Settings, Generic[Unset]):
+    """Choices of parts that a run can set and a model's config holds; each is declared once, for both.
+
+    `ModelParts[Never]`, in a config: every field has the default given here. `ModelParts[None]`, in `ModelSettings`:
+    every field may be None, which is its default and means "from the preset".
+    """
+
+    positions: PositionKind | Unset = setting("rotary", resume=WEIGHTS, auto=_PRESET)
+    """Position encoding: none, a learned table, the paper's sinusoidal, or rotary."""
+    rotary_base: PositiveFloat | Unset = setting(
+        10000.0, resume=WEIGHTS, auto="the context, at least 100; llama and pairs: 10,000"
+    )
+    """Base of the rotary angles."""
+    feedforward: FeedForwardKind | Unset = setting("swiglu", resume=WEIGHTS, auto=_PRESET)
+    """Activation of the feed-forward layer; relu2 is squared ReLU, swiglu is gated."""
+    norm: NormKind | Unset = setting("rms", resume=WEIGHTS, auto=_PRESET)
+    """Normalisation: LayerNorm or RMSNorm."""
+    norm_placement: Literal["pre", "post"] | Unset = setting("pre", resume=WEIGHTS, auto=_PRESET)
+    """Placement of the norm: before each sub-layer (pre), or after the addition as in the paper (post)."""
+    qk_norm: bool | Unset = setting(False, resume=WEIGHTS, auto=_PRESET)
+    """RMSNorm with a gain on each head's queries and keys."""
+    tied_output: bool | Unset = setting(True, resume=WEIGHTS, auto=_PRESET)
+    """Output layer tied to the embedding table."""
+    dropout: Probability | Unset = setting(0.0, resume=WEIGHTS, auto=_PRESET)
+    """Dropout on embeddings and on the output of each sub-layer (the paper, section 5.4)."""
+    attention_dropout: Probability | Unset = setting(0.0, resume=WEIGHTS, auto="0")
+    """Dropout on attention weights."""
+    initialisation: InitialisationKind | Unset = setting("gpt2", resume=WEIGHTS, auto=_PRESET)
+    """Weight initialisation: gpt2: N(0, 0.02²), residual outputs scaled down with depth; zero-output: N(0, 1/fan_in),
+    residual outputs 0, so that blocks start as the identity; xavier: uniform (Glorot & Bengio 2010)."""
+
+    def __class_getitem__(cls, typevar_values: Any) -> Any:  # noqa: ANN401  (as pydantic declares it)
+        """A class with the fields of this one: as they are, or (`None`) each of them optional."""
+        optional = typevar_values is None
+        fields: dict[str, Any] = {}
+        for name, info in cls.model_fields.items():
+            types = [one for one in get_args(info.annotation) if one is not Unset] + [None] * optional
+            details = setting_of(info)
+            assert details is not None, name
+            value = None if optional else info.default
+            fields[name] = (reduce(operator.or_, types), declare(value, details, help=info.description))
+        return create_model(cls.__name__, __base__=Settings, **fields)
+
+
+class DecoderOnlyParts(Settings):
+    """The same for choices that only a decoder-only model has; None = without it, in a config and in a run."""
+
+    window: Positive | None = setting(None, kinds="text", resume=WEIGHTS, auto="no window")
+    """Sliding window of attention, in tokens: a token attends to itself and to the window − 1 tokens before it."""
+
+
+class PartsConfig(ModelParts[Never], ModelSizes):
+    """What both architectures have in common: sizes, and a choice for every part."""
+
     sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
     """Sines and cosines alternate (the paper), or all sines come first."""
-    rotary_base: Annotated[float, Field(gt=0.0)] = 10000.0
-    """Base of the rotary angles."""
     rotary_scaling: RotaryScaling | None = None
-    """Stretching of the rotary angles for longer contexts."""
-    feedforward: FeedForwardKind = "swiglu"
-    """Kind of the feed-forward part."""
-    norm: NormKind = "rms"
-    """LayerNorm or RMSNorm."""
+    """Rescaling of the rotary angles for longer contexts."""
     norm_eps: Annotated[float, Field(gt=0.0)] = 1e-6
     """Added to the variance inside a norm."""
-    norm_placement: Literal["pre", "post"] = "pre"
-    """Norm before each sub-layer, or after the addition as in the paper."""
     final_norm: bool = True
-    """A norm between the last block and the output layer."""
-    qk_norm: bool = False
-    """RMSNorm with a gain on each head's queries and keys."""
+    """Norm between the last block and the output layer."""
     bias_qkv: bool = False
     """Bias of the projection to queries, keys and values."""
     bias_output: bool = False
-    """Bias of the projection that joins the heads."""
+    """Bias of the output projection of attention."""
     bias_feedforward: bool = False
-    """Biases of the feed-forward part."""
-    tied_output: bool = True
-    """The output layer is the transposed embedding table."""
+    """Biases of the feed-forward layer."""
     embedding_scale: bool = False
-    """Embeddings are multiplied by √d_model (the paper, section 3.4)."""
-    dropout: Probability = 0.0
-    """Dropout on embeddings and on the output of each sub-layer (the paper, section 5.4)."""
-    attention_dropout: Probability = 0.0
-    """Dropout on attention weights."""
-    initialisation: InitialisationKind = "gpt2"
-    """gpt2: N(0, 0.02²), residual outputs scaled down with depth; zero-output: N(0, 1/fan_in), residual outputs 0;
-    xavier: uniform, by fan-in and fan-out (Glorot & Bengio 2010)."""
+    """Embeddings multiplied by √d_model (the paper, section 3.4)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}")
         if self.positions == "rotary" and self.d_head % 2:
-            raise ValueError(f"rotary positions turn pairs: d_head {self.d_head} must be even")
+            raise ValueError(f"rotary positions rotate pairs of dimensions: d_head {self.d_head} must be even")
         if self.rotary_scaling is not None and self.positions != "rotary":
             raise ValueError(f"rotary_scaling needs positions rotary, not {self.positions}")
         return self
 
 
-class ModelConfig(PartsConfig):
+class ModelConfig(DecoderOnlyParts, PartsConfig):
     """A decoder-only Transformer, complete: two equal configs build modules of equal shapes."""
 
     architecture: Literal["decoder-only"] = "decoder-only"
-    """Which of the model families this is."""
-    window: Positive | None = None
-    """A token attends to itself and the window − 1 tokens before it; none = all before it."""
+    """Architecture of the model."""
 
 
 class EncoderDecoderConfig(PartsConfig):
     """An encoder-decoder Transformer, complete. `n_layers` counts the blocks of the decoder."""
 
     architecture: Literal["encoder-decoder"] = "encoder-decoder"
-    """Which of the model families this is."""
+    """Architecture of the model."""
     n_encoder_layers: Positive
-    """Number of blocks of the encoder."""
+    """Number of encoder blocks."""
     source_vocab_size: Positive | None = None
-    """Token ids of the source side, with a table of their own; none = one vocabulary and one table for both sides."""
+    """Number of source token ids, with their own embedding table; none = one vocabulary and table for both sides."""
     output_bias: bool = False
-    """A bias on the logits (Marian has one; the paper's linear layer is the tied table alone)."""
+    """Bias on the logits (Marian has one; the paper's output layer is the tied table alone)."""

@@ -1,4 +1,4 @@
-"""The reference of all settings as Markdown, made from the classes themselves: docs/settings.md is its output."""
+"""Reference of all settings as Markdown, generated from the classes: the content of docs/settings.md."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from mingyue.config.base import Settings
 from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, RotaryScaling
+from mingyue.config.setting import Setting, setting_of
 from mingyue.config.train import TrainSettings
 from mingyue.config.translate import TranslateSettings
 
@@ -21,42 +22,52 @@ Generated from the settings classes by `make docs`; edit the docstrings in `src/
 
 An option of the command line is the name with hyphens: `batch_tokens` is `--batch-tokens`. In Python it is a keyword:
 `mingyue.train(..., batch_tokens=8192)`. In a `run.toml` it stands in its section. A switch such as
-`skip_bad` is `--skip-bad` or `--no-skip-bad`. A default of – means: chosen for you and told."""
+`skip_bad` is `--skip-bad` or `--no-skip-bad`."""
 
-_TRAIN = """## Training: `mingyue train`, `mingyue.train`, `run.toml`"""
-_GENERATE = """## Writing: `mingyue generate`, `GenerateSettings`"""
-_TRANSLATE = """## Translating: `mingyue translate`, `TranslateSettings`"""
-_PAIR_MODEL = """## A model of pairs: `config.json` of a bundle, `EncoderDecoderConfig`"""
-_MODEL = """## A model: `config.json` of a bundle, `ModelConfig`"""
+_TRAIN = """## Training: `mingyue train`, `mingyue.train`, `run.toml`
+
+For: runs that can use the setting (on text, on pairs, or both). Resume: what `mingyue resume` does with a changed
+setting."""
+_GENERATE = """## Generation: `mingyue generate`, `GenerateSettings`"""
+_TRANSLATE = """## Translation: `mingyue translate`, `TranslateSettings`"""
+_PAIR_MODEL = """## An encoder-decoder model: `config.json` of a bundle, `EncoderDecoderConfig`"""
+_MODEL = """## A decoder-only model: `config.json` of a bundle, `ModelConfig`"""
 
 
 def reference() -> str:
     """The page, ending in a line break."""
     parts = [_TITLE, _TRAIN]
-    for section, info in TrainSettings.model_fields.items():
-        owner = info.annotation
-        if isinstance(owner, type) and issubclass(owner, Settings):
-            parts += [f"### `[{section}]`", _describe(owner)]
+    for section, owner in TrainSettings.groups().items():
+        parts += [f"### `[{section}]`", _describe(owner, of_run=True)]
     parts += [_GENERATE, _describe(GenerateSettings), _TRANSLATE, _describe(TranslateSettings)]
     parts += [_MODEL, _describe(ModelConfig), _PAIR_MODEL, _describe(EncoderDecoderConfig)]
     parts += ["### `rotary_scaling`", _describe(RotaryScaling)]
     return "\n\n".join(parts) + "\n"
 
 
-def _describe(settings: type[Settings]) -> str:
-    rows = (_row(name, info) for name, info in settings.model_fields.items())
-    head = "| setting | values | default | meaning |\n|--|--|--|--|\n"
-    return f"{inspect.getdoc(settings) or ''}\n\n{head}" + "\n".join(rows)
+def _describe(settings: type[Settings], *, of_run: bool = False) -> str:
+    columns = ["setting", "values", "default", "meaning", *(["for", "resume"] if of_run else [])]
+    rows = [columns, *(_row(name, info, of_run=of_run) for name, info in settings.model_fields.items())]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines.insert(1, "|--" * len(columns) + "|")
+    return f"{inspect.getdoc(settings) or ''}\n\n" + "\n".join(lines)
 
 
-def _row(name: str, info: FieldInfo) -> str:
+def _row(name: str, info: FieldInfo, *, of_run: bool) -> list[str]:
     values = " or ".join(_values(info.annotation, info.metadata))
-    return f"| `{name}` | {values} | {_default(info)} | {_cell(info.description or '')} |"
+    details = setting_of(info) if of_run else None
+    row = [f"`{name}`", values, _default(info, details), _cell(info.description or "")]
+    if details is not None:
+        rule = details.resume
+        row += [details.kinds, f"{'allowed' if rule.allowed else 'refused'}: {_cell(rule.why)}"]
+    return row
 
 
-def _default(info: FieldInfo) -> str:
+def _default(info: FieldInfo, details: Setting | None) -> str:
     if info.is_required():
-        return "needed"
+        return "required"
+    if details is not None and details.auto:
+        return _cell(details.auto)
     value = info.get_default(call_default_factory=True)
     if value is None:
         return "–"
@@ -68,7 +79,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def _values(annotation: Any, metadata: Iterable[object] = ()) -> list[str]:  # noqa: ANN401  (any annotation at all)
-    """What may be given, in words: `_values(Annotated[int, Field(ge=1)])` is ["whole number ≥ 1"]."""
+    """Accepted values in words: `_values(Annotated[int, Field(ge=1)])` is ["whole number ≥ 1"]."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _values(inner[0], [*_flat(inner[1:]), *metadata])

@@ -1,233 +1,234 @@
 """Settings of a training run. Each group is one section of run.toml; each field is one option of `mingyue train`.
 
-Field names are unique over all groups, so the command line needs no prefixes. None means "chosen for you, and told".
+Field names are unique over all groups, so the command line needs no prefixes. None means: chosen, and reported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic.fields import FieldInfo
 
 from mingyue.config.base import Settings, nearest
-from mingyue.config.model import FeedForwardKind, InitialisationKind, NormKind, PositionKind, Positive, Probability
-from mingyue.config.pairs import PairSettings
+from mingyue.config.data import DataSettings, PairSettings, TokenizerSettings
+from mingyue.config.model import DecoderOnlyParts, ModelParts, Positive, PositiveFloat, Probability
+from mingyue.config.setting import (
+    NEW_PLAN,
+    NEXT_EVALUATION,
+    NEXT_STEP,
+    OUTPUT,
+    ROUNDING,
+    WEIGHTS,
+    allowed,
+    refused,
+    setting,
+    setting_of,
+)
 from mingyue.errors import SettingsError
 
 PresetName = Literal["modern", "speed", "gpt2", "llama", "paper-base", "paper-big", "translate-small"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-PositiveFloat = Annotated[float, Field(gt=0.0)]
+DEFAULT_MINUTES = 10.0
+"""Budget of a run for which none is given."""
 
 
-class DataSettings(Settings):
-    """Which text is read, and how it is cut."""
+class SizeSettings(Settings):
+    """Preset and sizes of the model, each of which may be left open."""
 
-    sources: tuple[str, ...] = ()
-    """Files, folders, globs, `-` for standard input, a known corpus by name, or hf://owner/name."""
-    separator: str = "file"
-    """Where documents end: file (a file is one document), blank-line, line, or any text of your own."""
-    field: str | None = None
-    """Key of the text in JSON lines, or column in CSV, TSV and Parquet; none = text."""
-    encoding: str | None = None
-    """Encoding of the files; none = UTF-8, or detected and told."""
-    skip_bad: bool = False
-    """Leave out records that cannot be read, count and report them, instead of stopping at the first."""
-    held_out: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    """Share of the text, taken from its end, that is never trained on."""
-    attend_across_documents: bool = True
-    """Tokens may attend to earlier documents packed into the same window."""
-
-
-class TokenizerSettings(Settings):
-    """How text becomes token ids."""
-
-    tokenizer: str | None = None
-    """char, bpe, byte, or the path of a tokenizer.json; none = char for text, bpe for pairs."""
-    tokenizer_size: Annotated[int, Field(ge=259)] = 8192
-    """Vocabulary of a bpe tokenizer (256 bytes and 3 special ids among them); for pairs 4096 where nothing is given."""
-    min_count: Positive | None = None
-    """char: a character seen fewer times is spelled in bytes; none = 1, but of more than 2048 characters the rarest, at
-    most 0.5 % of the text together."""
+    preset: PresetName | None = setting(None, resume=WEIGHTS, auto="modern; pairs: translate-small", common=True)
+    """modern (like Qwen3), speed (learns fastest), gpt2, llama; for pairs: translate-small, paper-base, paper-big."""
+    depth: Positive | None = setting(None, resume=WEIGHTS, auto="from speed, budget and text", common=True)
+    """Number of layers; width, heads and learning rates follow from it."""
+    context: Positive | None = setting(None, resume=WEIGHTS, auto="256; less for a shorter text")
+    """Context length, in tokens: the most that the model reads at once."""
+    d_model: Positive | None = setting(None, resume=WEIGHTS, auto="64 × depth")
+    """Width of the residual stream."""
+    n_layers: Positive | None = setting(None, resume=WEIGHTS, auto="depth")
+    """Number of blocks (of the decoder in an encoder-decoder model)."""
+    n_encoder_layers: Positive | None = setting(None, kinds="pairs", resume=WEIGHTS, auto="as in the decoder")
+    """Number of encoder blocks."""
+    n_heads: Positive | None = setting(None, resume=WEIGHTS, auto="d_model / d_head")
+    """Number of query heads."""
+    n_kv_heads: Positive | None = setting(None, resume=WEIGHTS, auto="n_heads; llama: a quarter")
+    """Number of key-value heads; fewer than n_heads = grouped-query attention."""
+    d_head: Positive | None = setting(None, resume=WEIGHTS, auto="64; in narrow models 32 or 16")
+    """Width of a head."""
+    d_ff: Positive | None = setting(None, resume=WEIGHTS, auto="4 × d_model; swiglu: 8/3 × d_model")
+    """Inner width of the feed-forward layer."""
 
 
-class ModelSettings(Settings):
-    """The model: a preset, one dial, and every size by itself."""
-
-    preset: PresetName | None = None
-    """For text: modern (Qwen3's shape; the default), speed (reaches a loss soonest), gpt2, llama. For pairs:
-    translate-small (the default), paper-base, paper-big."""
-    depth: Positive | None = None
-    """One dial: layers, and with them width, heads and learning rates; none = chosen from speed, budget and text."""
-    context: Positive | None = None
-    """Most tokens that the model sees at once."""
-    d_model: Positive | None = None
-    """Width of the residual stream; none = 64 × depth."""
-    n_layers: Positive | None = None
-    """Number of blocks (of the decoder, where there are two stacks); none = depth."""
-    n_encoder_layers: Positive | None = None
-    """Blocks of the encoder of a model for pairs; none = as many as the decoder has."""
-    n_heads: Positive | None = None
-    """Query heads; none = d_model / d_head."""
-    n_kv_heads: Positive | None = None
-    """Key and value heads; none = as the preset has it."""
-    d_head: Positive | None = None
-    """Width of a head; none = 64, in narrow models 32 or 16."""
-    d_ff: Positive | None = None
-    """Inner width of the feed-forward part; none = as the preset has it."""
-    positions: PositionKind | None = None
-    """none, learned, sinusoidal or rotary; none given = as the preset has it."""
-    feedforward: FeedForwardKind | None = None
-    """relu, gelu, gelu-tanh, silu, relu2 or swiglu."""
-    norm: NormKind | None = None
-    """layer or rms."""
-    norm_placement: Literal["pre", "post"] | None = None
-    """Norm before each sub-layer, or after the addition as in the paper."""
-    qk_norm: bool | None = None
-    """RMSNorm on each head's queries and keys."""
-    tied_output: bool | None = None
-    """The output layer is the transposed embedding table."""
-    rotary_base: PositiveFloat | None = None
-    """Base of the rotary angles; none = as large as the context, at least 100 (llama and pairs: 10,000)."""
-    window: Positive | None = None
-    """Sliding window of attention, in tokens."""
-    dropout: Probability | None = None
-    """Dropout on embeddings and sub-layer outputs; none = 0."""
-    attention_dropout: Probability | None = None
-    """Dropout on attention weights; none = 0."""
-    initialisation: InitialisationKind | None = None
-    """gpt2, zero-output (blocks begin as the identity) or xavier; none = as the preset has it."""
+class ModelSettings(DecoderOnlyParts, ModelParts[None], SizeSettings):
+    """Model: preset, sizes, and choices of parts."""
 
 
 class BudgetSettings(Settings):
-    """How long to train: exactly one of the three (10 minutes if none is given)."""
+    """Length of training: one of minutes, steps and epochs."""
 
-    minutes: PositiveFloat | None = None
-    """Minutes from the start of the program to its end, evaluation and saving included."""
-    steps: Positive | None = None
-    """Optimiser steps."""
-    epochs: PositiveFloat | None = None
-    """Passes over the training text."""
+    minutes: PositiveFloat | None = setting(None, resume=NEW_PLAN, auto=f"{DEFAULT_MINUTES:g}", common=True)
+    """Minutes from program start to end, evaluation and saving included."""
+    steps: Positive | None = setting(None, resume=NEW_PLAN, auto="from the minutes")
+    """Number of optimiser steps."""
+    epochs: PositiveFloat | None = setting(None, resume=NEW_PLAN, auto="from the minutes")
+    """Passes over the training data."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        given = [name for name in ("minutes", "steps", "epochs") if getattr(self, name) is not None]
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"give one budget, not {len(given)}: {', '.join(given)}")
         return self
 
 
-class BatchSettings(Settings):
-    """How many tokens go into a step."""
+def one_budget(changes: Mapping[str, object]) -> dict[str, object]:
+    """`changes`, in which a budget that is given (say, steps) sets the other two to None."""
+    budgets = BudgetSettings.model_fields
+    if not any(changes.get(name) is not None for name in budgets):
+        return dict(changes)
+    return {**dict.fromkeys(budgets), **changes}
 
-    batch_tokens: Positive | None = None
+
+class BatchSettings(Settings):
+    """Tokens per step, and memory."""
+
+    batch_tokens: Positive | None = setting(
+        None,
+        resume=refused("the order of the training data is counted in steps of this size"),
+        auto="from the length of the run; pairs: 2048",
+    )
     """Tokens of one optimiser step, over all micro-batches and ranks."""
-    micro_batch_tokens: Positive | None = None
-    """Tokens of one forward and backward pass; fewer than batch_tokens means accumulation."""
-    recompute: bool = False
-    """Activation checkpointing: compute each block again in the backward pass instead of keeping what it computed; less
-    memory, about a third more time, the same numbers."""
-    chunked_loss: bool | None = None
-    """Take output layer and loss in pieces, so that the logits of a whole micro-batch never exist; the same sums; none
-    = from a vocabulary of 2048 on. In mixed precision it has no effect."""
+    micro_batch_tokens: Positive | None = setting(None, resume=ROUNDING, auto="chosen to fit; pairs: batch_tokens")
+    """Tokens of one forward and backward pass; fewer than batch_tokens = gradient accumulation."""
+    unseen_share: Annotated[float, Field(ge=0.0, le=0.5)] = setting(0.001, resume=NEXT_STEP)
+    """Share of the input tokens replaced in training by tokens that the training text does not use, so that an unknown
+    character in a prompt does no harm (pairs: in sources only); 0 = none."""
+    recompute: bool = setting(
+        False, resume=allowed("less memory, more time from the next step; the numbers stay the same")
+    )
+    """Activation checkpointing: blocks are computed again in the backward pass; less memory, about a third more time,
+    the same numbers."""
+    chunked_loss: bool | None = setting(None, resume=ROUNDING, auto="on for 2048 tokens or more in the vocabulary")
+    """Output layer and loss in chunks, so that the logits of a micro-batch are never held whole; without effect in
+    mixed precision."""
 
 
 class OptimiserSettings(Settings):
-    """How weights move."""
+    """Optimiser, learning rates and regularisation."""
 
-    recipe: Literal["modern", "paper"] = "modern"
+    recipe: Literal["modern", "paper"] = setting(
+        "modern", resume=refused("it was applied when the run began: change the settings that it set")
+    )
     """modern, or paper: Adam, its schedule with 4,000 steps of warm-up, label smoothing 0.1, the last 5 checkpoints
-    averaged (sections 5.3, 5.4 and 6.1); a setting that is given by itself wins over it."""
-    optimiser: Literal["muon", "adamw"] = "muon"
-    """muon: matrices by Muon, embeddings, output layer, gains and biases by AdamW; adamw: everything by AdamW."""
-    learning_rate: PositiveFloat | None = None
-    """Peak rate of AdamW."""
-    muon_learning_rate: PositiveFloat | None = None
-    """Peak rate of Muon."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
-    """Decoupled decay of matrices; gains, biases and embeddings have none."""
-    beta1: Share = 0.9
+    averaged (sections 5.3, 5.4 and 6.1). Settings that are given win over the recipe."""
+    optimiser: Literal["muon", "adamw"] = setting(
+        "muon", resume=refused("the saved momenta belong to the other optimiser")
+    )
+    """muon: Muon for matrices, AdamW for embeddings, output layer, gains and biases; adamw: AdamW for all."""
+    learning_rate: PositiveFloat | None = setting(None, resume=NEXT_STEP, auto="from width and optimiser")
+    """Peak learning rate of AdamW."""
+    muon_learning_rate: PositiveFloat | None = setting(None, resume=NEXT_STEP, auto="from the width")
+    """Peak learning rate of Muon."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = setting(0.1, resume=NEXT_STEP)
+    """Decoupled weight decay of matrices; gains, biases and embeddings have none."""
+    beta1: Share = setting(0.9, resume=NEXT_STEP)
     """AdamW: decay of the first moment."""
-    beta2: Share = 0.95
+    beta2: Share = setting(0.95, resume=NEXT_STEP)
     """AdamW: decay of the second moment."""
-    adam_eps: PositiveFloat = 1e-10
+    adam_eps: PositiveFloat = setting(1e-10, resume=NEXT_STEP)
     """AdamW: added to the root of the second moment."""
-    muon_momentum: Share = 0.85
-    """Muon: momentum (Nesterov); 0.95 for pairs where nothing is given."""
-    clip: Annotated[float, Field(ge=0.0)] = 1.0
+    muon_momentum: Share = setting(0.85, resume=NEXT_STEP, auto="0.85; 0.95 for pairs")
+    """Muon: Nesterov momentum."""
+    clip: Annotated[float, Field(ge=0.0)] = setting(1.0, resume=NEXT_STEP)
     """Largest global norm of the gradient; 0 = no clipping."""
-    label_smoothing: Probability = 0.0
-    """Share of the target probability that is spread over the vocabulary (the paper, section 5.4: 0.1); 0.1 for pairs
-    where nothing is given."""
+    label_smoothing: Probability = setting(0.0, resume=NEXT_STEP, auto="0.0; 0.1 for pairs")
+    """Share of the target probability spread over the vocabulary (the paper, section 5.4: 0.1)."""
 
 
 class ScheduleSettings(Settings):
-    """How the learning rate runs over the steps."""
+    """Learning rate over the steps."""
 
-    schedule: Literal["wsd", "cosine", "paper", "constant"] = "wsd"
+    schedule: Literal["wsd", "cosine", "paper", "constant"] = setting("wsd", resume=NEW_PLAN)
     """wsd (warm-up, stable, decay to 0), cosine, paper (section 5.3: d_model^-0.5 · min(step^-0.5, …)), constant."""
-    warmup: Annotated[float, Field(ge=0.0)] = 0.02
-    """Warm-up: a share of all steps below 1, a number of steps from 1 on."""
-    decay_share: Share = 0.5
-    """wsd: share of all steps in which the rate falls linearly to its end."""
-    final_share: Share = 0.0
-    """wsd and cosine: rate reached at the end of the last step, as a share of the peak."""
+    warmup: Annotated[float, Field(ge=0.0)] = setting(0.02, resume=refused("a run warms up once, at its start"))
+    """Warm-up: below 1 a share of all steps, from 1 on a number of steps."""
+    decay_share: Share = setting(0.5, resume=NEW_PLAN)
+    """wsd: share of all steps over which the rate decays linearly."""
+    final_share: Share = setting(0.0, resume=NEW_PLAN)
+    """wsd and cosine: learning rate at the end of the last step, as a share of the peak."""
 
 
 class RunSettings(Settings):
-    """Where the run lives, what it keeps, what it runs on."""
+    """Run folder, hardware, evaluation and checkpoints."""
 
-    out: str | None = None
-    """Run folder; none = runs/<name of the first source>."""
-    seed: Annotated[int, Field(ge=0)] = 1
-    """Every random choice is a pure function of it."""
-    device: str | None = None
-    """cpu, cuda, mps; none = the best that is there."""
-    dtype: Literal["fp32", "bf16", "fp16"] | None = None
-    """Number format of the forward pass; none = bf16 where the device is fast in it, else fp32."""
-    threads: Positive | None = None
-    """CPU threads of a process; none = all cores it may use, or its share of them beside other processes of the run."""
-    nproc: Positive = 1
-    """Processes that train together on this machine, each with its GPU or its share of the cores; under torchrun it is
-    torchrun that decides."""
-    parallel: Literal["data", "sharded"] = "data"
+    out: str | None = setting(
+        None,
+        resume=refused("the run is where its folder is: move or copy the folder"),
+        auto="runs/NAME, after the first source",
+        common=True,
+    )
+    """Run folder."""
+    seed: Annotated[int, Field(ge=0)] = setting(
+        1, resume=refused("the order of the training data and every random choice depend on it")
+    )
+    """Seed of every random choice."""
+    device: str | None = setting(None, resume=ROUNDING, auto="best available", common=True)
+    """cpu, cuda or mps."""
+    dtype: Literal["fp32", "bf16", "fp16"] | None = setting(
+        None, resume=ROUNDING, auto="bf16 where the device is fast in it, else fp32"
+    )
+    """Number format of the forward pass: fp32, bf16 or fp16."""
+    threads: Positive | None = setting(
+        None, resume=ROUNDING, auto="all available cores, shared among the processes of the run"
+    )
+    """CPU threads per process."""
+    nproc: Positive = setting(1, resume=ROUNDING)
+    """Processes that train together on this machine, each with its GPU or its share of the cores; torchrun, where it
+    is used, decides instead."""
+    parallel: Literal["data", "sharded"] = setting("data", resume=ROUNDING)
     """What several processes divide: data (each has the whole model and a part of each batch), or sharded (weights,
     gradients and optimiser state too)."""
-    restarts: Annotated[int, Field(ge=0)] = 0
-    """How often the processes are started again, from the last checkpoint, after one of them died; with nproc (torchrun
-    has --max-restarts)."""
-    compile: bool | None = None
-    """torch.compile the blocks (costs 40 s at first; pays in long runs); none = on a GPU, for text, in runs of
-    5 minutes or 2,000 steps and more."""
-    evaluate_every: Positive | None = None
-    """Steps between evaluations on the held-out text; none = about 20 over the run."""
-    evaluate_tokens: Positive | None = None
-    """Held-out tokens used by evaluations during the run; none = chosen for ≤ 5 % of time. The final one uses all, with
-    a budget in minutes as many as take ≤ 20 % of the time."""
-    checkpoint_every: Positive | None = None
-    """Steps between checkpoints; none = about once a minute."""
-    keep: Positive = 2
-    """Latest checkpoints kept, besides the best."""
-    sample_every: Annotated[int, Field(ge=0)] | None = None
-    """Evaluations between samples of text; 0 = none."""
-    sample_prompt: str = ""
-    """Prompt of those samples."""
-    watch: str = ""
-    """A text (for pairs: one to translate) whose attention and lens are kept at each checkpoint, for
-    `mingyue inspect film RUN`; none = nothing is kept."""
-    average_last: Positive = 1
-    """At the end, average the weights of the last so many checkpoints (the paper, section 6.1); 1 = no averaging."""
-    patience: Positive | None = None
-    """Stop after so many evaluations without a better held-out loss; none = never."""
-    tensorboard: bool = False
-    """Write TensorBoard events beside metrics.jsonl (extra: track)."""
-    memory_check: bool = True
-    """Refuse to start what would take more memory than is free, by an estimate, and say what would fit."""
-    overwrite: bool = False
-    """Start anew where a run folder already exists (the old one is moved aside)."""
+    restarts: Annotated[int, Field(ge=0)] = setting(0, resume=allowed("applies to worker failures from here on"))
+    """Restarts of all processes, from the last checkpoint, after worker failures; with --nproc (torchrun has
+    --max-restarts)."""
+    compile: bool | None = setting(
+        None, resume=ROUNDING, auto="on for text on a GPU, in runs of 5 minutes or 2,000 steps and more"
+    )
+    """torch.compile of the blocks: costs about 40 s at the start, pays in long runs."""
+    evaluate_every: Positive | None = setting(None, resume=NEXT_EVALUATION, auto="about 20 evaluations in the run")
+    """Steps between evaluations on the held-out data."""
+    evaluate_tokens: Positive | None = setting(None, resume=NEXT_EVALUATION, auto="≤ 5 % of the training time")
+    """Held-out tokens of an evaluation during the run. The final one uses all; with a budget in minutes, as many as
+    take ≤ 20 % of the time."""
+    checkpoint_every: Positive | None = setting(None, resume=OUTPUT, auto="about once a minute")
+    """Steps between checkpoints."""
+    keep: Positive = setting(2, resume=OUTPUT)
+    """Number of latest checkpoints kept, besides the best."""
+    sample_every: Annotated[int, Field(ge=0)] | None = setting(None, resume=OUTPUT, auto="5")
+    """Evaluations between samples of generated text; 0 = none."""
+    sample_prompt: str = setting("", kinds="text", resume=OUTPUT)
+    """Prompt of the samples."""
+    watch: str = setting("", resume=OUTPUT, auto="nothing saved")
+    """Text (for pairs: a source text) whose attention and lens are saved at each checkpoint, for
+    `mingyue inspect film RUN`."""
+    average_last: Positive = setting(1, resume=allowed("applies at the end of the run"))
+    """Number of last checkpoints whose weights are averaged at the end (the paper, section 6.1); 1 = no averaging."""
+    patience: Positive | None = setting(
+        None, resume=allowed("counted from the evaluations so far"), auto="never stops early"
+    )
+    """Number of evaluations without a better held-out loss after which the run stops."""
+    tensorboard: bool = setting(False, resume=OUTPUT)
+    """TensorBoard events beside metrics.jsonl (extra: track)."""
+    memory_check: bool = setting(True, resume=OUTPUT)
+    """Refusal of a run that by an estimate needs more memory than is free, with what would fit."""
+    overwrite: bool = setting(
+        False, resume=refused("a resumed run continues; to start again, use `mingyue train --overwrite`")
+    )
+    """New run where a run folder already exists (the old one is moved aside)."""
 
 
 class TrainSettings(Settings):
-    """Everything that decides a run; run.toml holds it whole."""
+    """All settings of a run; run.toml holds them."""
 
     data: DataSettings = DataSettings()
     pairs: PairSettings = PairSettings()
@@ -250,12 +251,47 @@ class TrainSettings(Settings):
 
     def with_flat(self, source: str = "the arguments", /, **flat: object) -> Self:
         """A copy with the named fields changed, whatever group they are in."""
-        groups = self.model_dump(exclude_unset=True)  # what was never given stays so: a recipe may still decide it
-        owner = {name: group for group in type(self).model_fields for name in type(getattr(self, group)).model_fields}
+        groups = self.model_dump(exclude_unset=True)  # what was never given stays unset: a recipe may still decide it
+        known = self.fields()
         for name, value in flat.items():
-            if name not in owner:
-                guess = nearest(name, owner)
-                hint = f"; did you mean {guess!r}?" if guess else f"; known: {', '.join(sorted(owner))}"
+            if name not in known:
+                guess = nearest(name, known)
+                hint = f"; did you mean {guess!r}?" if guess else f"; known: {', '.join(sorted(known))}"
                 raise SettingsError(f"{source}: there is no setting {name!r}{hint}")
-            groups.setdefault(owner[name], {})[name] = value
+            groups.setdefault(known[name][0], {})[name] = value
         return type(self).read(groups, source=source)
+
+    def with_defaults(self, source: str, /, **flat: object) -> Self:
+        """A copy with the named fields set where they were not given."""
+        given = {name for group in self.model_fields_set for name in getattr(self, group).model_fields_set}
+        missing = {name: value for name, value in flat.items() if name not in given}
+        return self.with_flat(source, **missing) if missing else self
+
+    @classmethod
+    def groups(cls) -> dict[str, type[Settings]]:
+        """The class of each group, in order."""
+        found = {name: info.annotation for name, info in cls.model_fields.items()}
+        return {name: owner for name, owner in found.items() if isinstance(owner, type) and issubclass(owner, Settings)}
+
+    @classmethod
+    def fields(cls) -> dict[str, tuple[str, FieldInfo]]:
+        """The group and the field of every setting, by name, in order."""
+        groups = cls.groups().items()
+        return {name: (group, info) for group, owner in groups for name, info in owner.model_fields.items()}
+
+
+def refuse_other_kind(settings: TrainSettings) -> None:
+    """Raise `SettingsError` for settings that were given and have no effect on this kind of run (text, or pairs)."""
+    kind, other = ("pairs", "text") if settings.pairs.given else ("text", "pairs")
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name, (group, info) in settings.fields().items()
+        if (details := setting_of(info)) is not None
+        and details.kinds == other
+        and getattr(getattr(settings, group), name) != info.default
+    ]
+    if given:
+        raise SettingsError(
+            f"a run on {kind} cannot use settings that are for {other} only: {', '.join(given)}",
+            advice=f"Leave {'it' if len(given) == 1 else 'them'} out.",
+        )

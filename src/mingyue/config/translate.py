@@ -18,6 +18,8 @@ class TranslateSettings(Settings):
     """α: a hypothesis scores log P / ((5 + length) / 6)^α (Wu et al. 2016); 0 = log P alone."""
     extra_tokens: Annotated[int, Field(ge=0)] = 50
     """A translation has at most so many tokens more than its source."""
+    allow_unseen: bool = False
+    """Allow tokens that no target of the training pairs uses."""
     n_best: Annotated[int, Field(ge=1)] = 1
     """Translations given for each line: the best first, at most as many as the beam; with sample, as they are drawn."""
     sample: bool = False

@@ -1,4 +1,4 @@
-"""What a model must beat: the held-out loss of a uniform guess, of a unigram and of a bigram model of the same text.
+"""Baselines: the held-out loss of a uniform guess, of a unigram and of a bigram model of the same text.
 
 Smoothing is absolute discounting with interpolation (Ney, Essen and Kneser 1994), the discount of each order estimated
 as n1 / (n1 + 2·n2) from the numbers of events seen once and twice:
@@ -6,7 +6,7 @@ as n1 / (n1 + 2·n2) from the numbers of events seen once and twice:
     P(w)     = max(c(w) − d, 0) / n      + d·types / n        · 1/V
     P(w | v) = max(c(v w) − e, 0) / c(v) + e·types(v) / c(v)  · P(w)
 
-with P(w | v) = P(w) for a v never seen. Training targets that are BOS are left out, as in the loss of a model.
+with P(w | v) = P(w) for an unseen v. Training targets that are BOS are left out, as in the loss of a model.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _DENSE = 1 << 22
 
 @dataclass(frozen=True)
 class Baselines:
-    """Nats per token; None where nothing is held out."""
+    """Held-out losses in nats per token; None if nothing is held out."""
 
     uniform: float
     unigram: float | None
     bigram: float | None
     train_targets: int
-    """Training targets that were counted."""
+    """Training targets counted."""
     held_out_targets: int
-    """Held-out targets that were scored."""
+    """Held-out targets scored."""
 
 
 def baselines(corpus: TokenCorpus, vocab_size: int | None = None, *, max_tokens: int = _TOKENS) -> Baselines:
-    """Losses of the three simple models on the held-out part.
+    """Losses of the three baselines on the held-out part.
 
-    Of a text with more than `max_tokens` tokens, evenly spread stretches of that many are counted, and as many
-    held-out targets scored.
+    Of a text with more than `max_tokens` tokens, that many are counted, in evenly spread chunks, and as many held-out
+    targets scored.
     """
     size = corpus.vocab_size if vocab_size is None else vocab_size
     uniform = math.log(size)
@@ -109,10 +109,10 @@ def _count(tokens: TokenView, size: int, most: int) -> _Model:
 def _merged(keys: Counts, counts: Counts, more: Counts, times: Counts) -> tuple[Counts, Counts]:
     if not len(keys):
         return more, times
-    joined, place = np.unique(np.concatenate([keys, more]), return_inverse=True)
+    joined, index = np.unique(np.concatenate([keys, more]), return_inverse=True)
     total = np.zeros(len(joined), np.int64)
-    np.add.at(total, place[: len(keys)], counts)
-    np.add.at(total, place[len(keys) :], times)
+    np.add.at(total, index[: len(keys)], counts)
+    np.add.at(total, index[len(keys) :], times)
     return joined, total
 
 
@@ -123,7 +123,7 @@ def _discount(counts: npt.NDArray[np.number]) -> float:
 
 
 def _pairs(tokens: TokenView, size: int, most: int) -> Iterator[Counts]:
-    """previous · V + next for each target with a loss, in chunks; of a long text only evenly spread stretches."""
+    """previous · V + next for each target with a loss, in chunks; of a long text only evenly spread ones."""
     targets = len(tokens) - 1
     chunk = max(1, min(_CHUNK, most))
     starts = list(range(0, targets, chunk))

@@ -1,4 +1,4 @@
-"""Known corpora by name: what they are, where they come from, and how to get them.
+"""Known corpora: what they are, where they come from, and how to get them.
 
 Fetched files live in `data_folder()`. MINGYUE_DATA_MIRROR, a folder or an address, serves the same files under the
 same names: shakespeare.txt, multi30k/train.de.gz and so on, chinese-poetry-2.0.1.tgz (or a finished tang.txt).
@@ -13,13 +13,14 @@ from pathlib import Path
 from mingyue.config import nearest
 from mingyue.data.fetch import data_folder, fetch_file, mirrored, sha256_check
 from mingyue.data.report import Progress, ReadReport
+from mingyue.data.tang import make_tang
 from mingyue.errors import DataError
 from mingyue.files import write_text_atomically
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What is known about a corpus."""
+    """Description of a known corpus."""
 
     name: str
     description: str
@@ -31,7 +32,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class CorpusStatus:
-    """One line of the list: the corpus, and whether it is on this machine."""
+    """A corpus, and whether it is on this machine."""
 
     corpus: Corpus
     here: bool
@@ -85,7 +86,7 @@ _MULTI30K_SHA256 = {  # of the unpacked text: 29,000, 1,014 and 1,000 lines
 
 
 def list_corpora() -> list[CorpusStatus]:
-    """Every known corpus, and where it is on this machine (python-docs counts as here: it is made on the spot)."""
+    """Every known corpus, and where it is on this machine (python-docs is always available: it is generated)."""
     return [
         CorpusStatus(corpus, path is not None or name == "python-docs", path)
         for name, corpus in CORPORA.items()
@@ -96,55 +97,53 @@ def list_corpora() -> list[CorpusStatus]:
 def get_corpus(
     name: str, *, simplified: bool = False, folder: Path | None = None, progress: Progress | None = None
 ) -> Path:
-    """Fetch or make a corpus, and give its file (multi30k: its folder). What is already here is not fetched again.
+    """Download or generate a corpus; returns its file (multi30k: its folder). A file that exists is not fetched again.
 
     `simplified` (tang): in simplified characters, through the opencc package. `folder`: instead of `data_folder()`.
-    Raises `DataError` for an unknown name, a transfer that fails, or a file that is not the right one.
+    Raises `DataError` for an unknown name, a failed download, or a file with a wrong checksum.
     """
     _known(name)
     if simplified and name != "tang":
         raise DataError(f"{name} has no simplified form", advice="--simplified is for tang.")
-    place = data_folder() if folder is None else folder
+    root = data_folder() if folder is None else folder
     if name == "python-docs":
-        return _python_docs(place)
-    found = _find(name, place, simplified=simplified)
+        return _python_docs(root)
+    found = _find(name, root, simplified=simplified)
     if found is not None:
         return found
     if name == "tang":
-        from mingyue.data.tang import make_tang
-
-        return make_tang(place, simplified=simplified, progress=progress)
+        return make_tang(root, simplified=simplified, progress=progress)
     if name == "shakespeare":
         origin = mirrored("shakespeare.txt") or _SHAKESPEARE
-        return fetch_file(origin, place / "shakespeare.txt", sha256_check(_SHAKESPEARE_SHA256), progress)
+        return fetch_file(origin, root / "shakespeare.txt", sha256_check(_SHAKESPEARE_SHA256), progress)
     for file, digest in _MULTI30K_SHA256.items():
-        target = place / "multi30k" / f"{file}.gz"
+        target = root / "multi30k" / f"{file}.gz"
         if not target.exists():
             origin = mirrored(f"multi30k/{file}.gz") or f"{_MULTI30K}/{file}.gz"
             fetch_file(origin, target, sha256_check(digest, unpack=True), progress)
-    return place / "multi30k"
+    return root / "multi30k"
 
 
 def find_corpus(name: str) -> Path | None:
-    """The file (multi30k: the folder) of a corpus that is on this machine already, else None."""
+    """The file (multi30k: the folder) of a corpus that is on this machine, else None."""
     _known(name)
-    place = data_folder()
+    root = data_folder()
     if name == "python-docs":
-        path = _python_docs_path(place)
+        path = _python_docs_path(root)
         return path if path.exists() else None
-    return _find(name, place, simplified=False) or _find(name, place, simplified=True)
+    return _find(name, root, simplified=False) or _find(name, root, simplified=True)
 
 
 def resolve_corpus(name: str, report: ReadReport) -> Path | None:
     """The file that a corpus name stands for when it is read as text; None if `name` is not one.
 
-    python-docs is made on the spot. tang-simplified names the simplified form. Raises `DataError` for a corpus that
+    python-docs is generated if needed. tang-simplified names the simplified form. Raises `DataError` for a corpus that
     has not been fetched.
     """
     if name == "tang-simplified":
         found = _find("tang", data_folder(), simplified=True)
         if found is None:
-            raise DataError("tang-simplified is not here yet", advice="Get it: mingyue data get tang --simplified")
+            raise DataError("tang-simplified is not downloaded yet", advice="Run `mingyue data get tang --simplified`.")
         return found
     if name not in CORPORA:
         return None
@@ -152,7 +151,7 @@ def resolve_corpus(name: str, report: ReadReport) -> Path | None:
         return _python_docs(data_folder())
     found = find_corpus(name)
     if found is None:
-        raise DataError(f"the corpus {name} is not here yet", advice=f"Get it: mingyue data get {name}")
+        raise DataError(f"the corpus {name} is not downloaded yet", advice=f"Run `mingyue data get {name}`.")
     if name == "multi30k":
         raise DataError(
             f"multi30k is a parallel corpus, in the folder {found}",
@@ -172,28 +171,28 @@ def _known(name: str) -> None:
         raise DataError(f"there is no known corpus {name!r}", advice=hint)
 
 
-def _find(name: str, place: Path, *, simplified: bool) -> Path | None:
+def _find(name: str, root: Path, *, simplified: bool) -> Path | None:
     if name == "multi30k":
-        whole = all((place / name / f"{file}.gz").exists() for file in _MULTI30K_SHA256)
-        return place / name if whole else None
-    path = place / (f"{name}-simplified.txt" if simplified else f"{name}.txt")
+        whole = all((root / name / f"{file}.gz").exists() for file in _MULTI30K_SHA256)
+        return root / name if whole else None
+    path = root / (f"{name}-simplified.txt" if simplified else f"{name}.txt")
     return path if path.exists() else None
 
 
-def _python_docs_path(place: Path) -> Path:
-    return place / f"python-docs-{platform.python_version()}.txt"
+def _python_docs_path(root: Path) -> Path:
+    return root / f"python-docs-{platform.python_version()}.txt"
 
 
-def _python_docs(place: Path) -> Path:
+def _python_docs(root: Path) -> Path:
     """The help topics in alphabetical order, two blank lines between them."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
         raise DataError(
-            "this Python comes without its help topics (pydoc_data)", advice="Name a text file of your own instead."
+            "this Python has no help topics (pydoc_data)", advice="Name a text file of your own instead."
         ) from None
     text = "\n\n\n".join(topics[name].strip("\n") for name in sorted(topics)) + "\n"
-    path = _python_docs_path(place)
+    path = _python_docs_path(root)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         _save(path, text)
     return path
@@ -206,5 +205,5 @@ def _save(path: Path, text: str) -> None:
     except OSError as error:
         raise DataError(
             f"the corpus cannot be written to {path}: {error.strerror or error}",
-            advice="Name a folder that can be written to in MINGYUE_DATA.",
+            advice="Set MINGYUE_DATA to a writable folder.",
         ) from None

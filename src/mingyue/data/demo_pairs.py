@@ -1,10 +1,10 @@
-"""Pairs for a first translation model: dates and numbers in English and Chinese words, and what they are in digits.
+"""Pairs for a first translation model: dates and numbers in English and Chinese words, and the same in digits.
 
     the third of March, 1987  →  1987-03-03        twelve thousand three hundred and five  →  12305
     一九八七年三月三日        →  1987-03-03        三千零五                                →  3005
 
-Dates lie between 1900 and 2099; numbers reach 999,999 in English and 99,999 in Chinese. What is drawn depends on
-`Random.random` alone, the one method whose sequence Python promises to keep from version to version.
+Dates are from 1900 to 2099; numbers up to 999,999 in English and 99,999 in Chinese. The draws use `Random.random`
+alone, the only method whose sequence Python guarantees across versions.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ _CHINESE_DATES = (
     "{year_words_ling}年{month_words}月{day_words}日",
 )
 _FIRST_DAY, _LAST_DAY = date(1900, 1, 1).toordinal(), date(2099, 12, 31).toordinal()
-_PATIENCE = 10_000  # draws in a row without a new source before we believe that there are no more
+_PATIENCE = 10_000  # draws in a row without a new source after which there are taken to be no more
 
 
 def demo_pairs(count: int, *, seed: int, avoid: Collection[str] = ()) -> list[tuple[str, str]]:
     """`count` pairs (source, target), a pure function of the arguments.
 
-    No two sources are the same but for case, and none is, but for case, among `avoid`: pairs drawn so after the
-    training pairs are unseen. There are well over a million; sources have at most 72 characters, targets at most 10.
-    Raises `DataError` for a negative count, or when no new source is found any more.
+    No two sources are equal, and none is in `avoid`, ignoring case: with the training sources as `avoid`, all pairs are
+    unseen. There are well over a million; sources have at most 72 characters, targets at most 10. Raises `DataError`
+    for a negative count, or when no new source is found any more.
     """
     if count < 0:
         raise DataError(f"{count} demo pairs cannot be made", advice="Ask for 0 or more.")
@@ -109,7 +109,7 @@ def english_number(n: int, *, with_and: bool = True) -> str:
     for size, name in ((1_000_000, " million"), (1000, " thousand"), (1, "")):
         group = n // size % 1000
         if group:
-            # "one thousand and five": the last group too small for a hundred of its own takes the "and" before it.
+            # "one thousand and five": a last group below one hundred is preceded by "and".
             lead = "and " if with_and and words and size == 1 and group < 100 else ""
             words.append(lead + _below_thousand(group, with_and) + name)
     return " ".join(words)
@@ -159,7 +159,7 @@ def chinese_number(n: int, *, liang: bool = True) -> str:
 
 def _check(n: int, end: int) -> None:
     if not 0 <= n < end:
-        raise DataError(f"{n:,} has no words here", advice=f"Numbers from 0 to {end - 1:,} have.")
+        raise DataError(f"{n:,} cannot be written in words here", advice=f"Use a number from 0 to {end - 1:,}.")
 
 
 def _below_thousand(n: int, with_and: bool) -> str:
@@ -200,16 +200,16 @@ class _Draw:
         return choices[self.below(len(choices))]
 
     def weighted(self, choices: Sequence[tuple[float, _T]]) -> _T:
-        """One of the choices, each beside its share; the shares sum to 1."""
-        place = self._random()
+        """One of the choices, given with their probabilities, which sum to 1."""
+        point = self._random()
         for share, choice in choices:
-            place -= share
-            if place < 0:
+            point -= share
+            if point < 0:
                 return choice
         return choices[-1][1]
 
     def number(self, most_digits: int) -> int:
-        """As often short as long, and with more zeros than by chance: they are what is hard to say."""
+        """A number of any length with equal chance, and with more zeros than by chance: they are the hard part."""
         digits = str(1 + self.below(9))
         for _ in range(self.below(most_digits)):
             digits += "0" if self._random() < 0.25 else str(self.below(10))
@@ -280,7 +280,7 @@ def _capitalised(source: str) -> str:
     return source[0].upper() + source[1:]
 
 
-# Shares of the draws. Where a kind has few members (ordinals, short numbers), a long list has them all, and the other
+# Probabilities of the draws. Of kinds with few members (ordinals, short numbers) a long list has them all; the other
 # kinds fill the rest.
 _KINDS: tuple[tuple[float, Callable[[_Draw], tuple[str, str]]], ...] = (
     (0.28, _english_date),

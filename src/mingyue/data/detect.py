@@ -1,32 +1,32 @@
-"""What a stretch of bytes could be: the judgement behind `encodings`, on a sample, without the file around it."""
+"""Guesses the encoding of a sample of bytes, for `encodings`."""
 
 from __future__ import annotations
 
 import unicodedata
 
-_EVIDENCE = 16  # bytes above 127 below which a guess is not believed
+_EVIDENCE = 16  # fewer bytes above 127 are too few to trust a guess
 _WIDE = ["utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be"]
 _COMMON = ("gb18030", "big5", "cp932", "cp949", "cp1252", "cp1251")  # named first where several are possible
 
 
 def plausible(sample: bytes) -> tuple[list[str], bool]:
-    """Encodings that the bytes could be in, and whether the first is certain enough to be used unasked."""
+    """Encodings that the bytes could be in, and whether the first is certain enough to be used automatically."""
     found = _guesses(sample, None)
     certain = len(found) == 1 and sum(byte > 127 for byte in sample) >= _EVIDENCE
     return [name for name in dict.fromkeys([*_COMMON, *found]) if name in found], certain
 
 
 def plausible_wide(sample: bytes) -> list[str]:
-    """UTF-16 or UTF-32 without a byte-order mark, if the bytes can be that."""
+    """The UTF-16 and UTF-32 encodings, without a byte-order mark, that the bytes could be in."""
     if sample.count(0) > 0.2 * len(sample):
         enough = len(sample) >= _EVIDENCE
-    else:  # few zero bytes: Chinese in UTF-16, which cannot be UTF-8; a stray NUL in UTF-8 is something else
+    else:  # few zero bytes: Chinese in UTF-16, which is not valid UTF-8 (unlike UTF-8 with a stray NUL)
         enough = len(sample) >= 2 * _EVIDENCE and 0 in sample and "\ufffd" in sample.decode("utf-8", "replace")
     return [name for name in _guesses(sample, _WIDE) if _is_clean(sample.decode(name, "replace"))] if enough else []
 
 
 def is_damaged_utf8(sample: bytes) -> bool:
-    """More characters beyond ASCII fit UTF-8 than not: it is UTF-8 with some bytes that are wrong."""
+    """Whether more characters beyond ASCII fit UTF-8 than not: then it is UTF-8 with some wrong bytes."""
     text = sample.decode("utf-8", "replace")
     wrong = text.count("\ufffd") - sample.count("\ufffd".encode())
     right = sum(1 for character in text if character > "\x7f") - text.count("\ufffd")
@@ -34,13 +34,13 @@ def is_damaged_utf8(sample: bytes) -> bool:
 
 
 def looks_binary(sample: bytes) -> bool:
-    """Control characters that no text has."""
+    """Whether there are control characters that text does not have."""
     controls = sum(sample.count(byte) for byte in range(32) if byte not in b"\t\n\x0b\x0c\r\x1b")
     return controls > 0.01 * len(sample)
 
 
 def _guesses(sample: bytes, only: list[str] | None) -> list[str]:
-    """The best guess, and every other that gives another text and is hardly worse."""
+    """The best guess, and every other that decodes to a different text and is nearly as good."""
     from charset_normalizer import from_bytes
 
     found = list(from_bytes(sample, cp_isolation=only))

@@ -1,7 +1,7 @@
-"""Bytes to text: which encoding a file is in, and its text, so that no byte is lost without a word.
+"""Bytes to text: finds the encoding of a file and decodes it; no byte is lost unreported.
 
-UTF-8 unless a byte-order mark, the user, or detection says otherwise. Detection is believed only where one reading is
-clearly the best; a file that is UTF-8 but for a few bytes is damaged, not "detected as something else".
+UTF-8 unless a byte-order mark, the user, or detection says otherwise. Detection is trusted only if one encoding is
+clearly the best; a file that is UTF-8 except for a few bytes is damaged, not "detected as something else".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mingyue.errors import DataError, SettingsError
 CHUNK = 1 << 20
 Opener = Callable[[], AbstractContextManager[BinaryIO]]
 
-_MARKS = (  # the longer ones first: UTF-32 begins with the mark of UTF-16
+_MARKS = (  # the longer ones first: the mark of UTF-32 begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF8, "utf-8"),
@@ -46,17 +46,17 @@ class NotTextError(DataError):
 
 
 class UndecodableError(DataError):
-    """The bytes do not fit the encoding, and no other one is sure."""
+    """The bytes do not fit the encoding, and no other one is certain."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a file is decoded: a codec of Python, and where the choice came from (as the report says it)."""
+    """How a file is decoded: a Python codec, and how it was chosen (for the report)."""
 
     codec: str
     label: str
     escape: bool = False
-    """Bytes that do not fit become lone surrogates, so that the records that hold them can be left out."""
+    """Bytes that do not fit become lone surrogates, so that the records with them can be left out."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ class _Fault:
 def find_encoding(
     name: str, open_bytes: Opener, given: str | None = None, *, skip_bad: bool = False, offers_skipping: bool = True
 ) -> Encoding:
-    """The encoding of a file, after looking at all of it. `offers_skipping`: errors may advise --skip-bad.
+    """The encoding of a file, found by reading all of it. `offers_skipping`: errors may advise --skip-bad.
 
-    Raises `NotTextError` for binary content, `UndecodableError` (file, line, byte, the flag to use) where the encoding
-    is not certain, `SettingsError` where `given` is not an encoding.
+    Raises `NotTextError` for binary content, `UndecodableError` (file, line, byte, the option to use) if the encoding
+    is uncertain, `SettingsError` if `given` is not an encoding.
     """
     with open_bytes() as file:
         head = file.read(8192)
     if given is not None:
         codec = _known(given)
-        return _checked(name, open_bytes, Encoding(codec, f"{codec} as told"), skip_bad=skip_bad)
+        return _checked(name, open_bytes, Encoding(codec, f"{codec} as given"), skip_bad=skip_bad)
     for mark, codec in _MARKS:
         if head.startswith(mark):
             label = codec if codec == "utf-8" else f"{codec} by its byte-order mark"
@@ -94,7 +94,7 @@ def find_encoding(
 
 
 def read_text(name: str, open_bytes: Opener, encoding: Encoding) -> Iterator[str]:
-    r"""The text in pieces of about a megabyte: no byte-order mark, and \r\n become \n. A lone \r stays."""
+    r"""The text in chunks of about a megabyte, without a byte-order mark, with \n for \r\n. A lone \r stays."""
     decoder = codecs.getincrementaldecoder(encoding.codec)("surrogateescape" if encoding.escape else "strict")
     held, first = "", True
     try:
@@ -107,14 +107,14 @@ def read_text(name: str, open_bytes: Opener, encoding: Encoding) -> Iterator[str
                 held, text = "\r", text[:-1]
             if text:
                 yield text.replace("\r\n", "\n")
-    except UnicodeDecodeError as error:  # the file was whole when its encoding was found
+    except UnicodeDecodeError as error:  # all of it could be decoded when its encoding was found
         raise UndecodableError(f"{name} changed while it was read ({error})") from None
 
 
 def _known(given: str) -> str:
     try:
         with suppress(UnicodeError):
-            b"a".decode(given)  # refuses unknown names, and codecs that are not of text
+            b"a".decode(given)  # raises for unknown names, and for codecs that are not text encodings
         return codecs.lookup(given).name
     except LookupError:
         from encodings.aliases import aliases
@@ -134,11 +134,11 @@ def _checked(name: str, open_bytes: Opener, encoding: Encoding, *, skip_bad: boo
         escaping = Encoding(encoding.codec, encoding.label, escape=True)
         if _scan(open_bytes, encoding.codec, "surrogateescape") is None:
             return escaping
-    told = encoding.label.endswith("as told")
-    other = "Name another encoding with --encoding, or leave --encoding out to have it detected."
+    given = encoding.label.endswith("as given")
+    other = "Give another encoding with --encoding, or omit --encoding to detect it."
     raise UndecodableError(
         f"{name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x}) does not fit {encoding.label}",
-        advice=other if told else "Repair the file, or name its encoding with --encoding.",
+        advice=other if given else "Repair the file, or name its encoding with --encoding.",
     )
 
 
@@ -149,25 +149,25 @@ def _detected(name: str, open_bytes: Opener, fault: _Fault, *, skip_bad: bool, o
             if _scan(open_bytes, codec) is None:
                 return Encoding(codec, f"{codec} (detected)")
         raise _not_text(name, fault)
-    place = f"{name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x}) is not UTF-8"
+    message = f"{name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x}) is not UTF-8"
     if detect.is_damaged_utf8(sample):
         if skip_bad:
             return _checked(name, open_bytes, Encoding("utf-8", "utf-8 with bytes that do not fit"), skip_bad=True)
         skipping = ", or leave out the documents that cannot be read with --skip-bad" if offers_skipping else ""
-        raise UndecodableError(f"{place}, though the text around it is", advice=f"Repair the file{skipping}.")
+        raise UndecodableError(f"{message}, though the text around it is", advice=f"Repair the file{skipping}.")
     names, certain = detect.plausible(sample)
     if certain and _scan(open_bytes, names[0]) is None:
         return Encoding(names[0], f"{names[0]} (detected)")
     if not names and detect.looks_binary(sample):
-        raise NotTextError(f"{place}, and nothing else that is text", advice="Leave the file out.")
+        raise NotTextError(f"{message}, nor any other text encoding", advice="Leave the file out.")
     if names:
-        place += f"; it could be {' or '.join(names[:3])}"
+        message += f"; it could be {' or '.join(names[:3])}"
     example = names[0] if names else "gb18030"
-    raise UndecodableError(place, advice=f"Name the encoding of the file, for example --encoding {example}.")
+    raise UndecodableError(message, advice=f"Name the encoding of the file, for example --encoding {example}.")
 
 
 def _sample(open_bytes: Opener, offset: int) -> bytes:
-    """Bytes around a place, from the start of a line to the end of one where that is possible."""
+    """Bytes around an offset, in whole lines where possible."""
     with open_bytes() as file:
         before = max(0, offset - (1 << 15))
         before -= before % 4  # UTF-16 and UTF-32 stay aligned
@@ -203,7 +203,7 @@ def _scan(open_bytes: Opener, codec: str, errors: str = "strict") -> _Fault | No
 
 
 def _chunks(open_bytes: Opener) -> Iterator[bytes]:
-    """The file in chunks, and an empty one at its end."""
+    """The chunks of the file, then an empty one."""
     with open_bytes() as file:
         while data := file.read(CHUNK):
             yield data
@@ -213,5 +213,5 @@ def _chunks(open_bytes: Opener) -> Iterator[bytes]:
 def _not_text(name: str, fault: _Fault) -> NotTextError:
     return NotTextError(
         f"{name}, line {fault.line}: byte {fault.offset} is NUL: this is not text, or not in the encoding used",
-        advice="Leave the file out; if it is text, name its encoding, for example --encoding utf-16.",
+        advice="Leave the file out; if it is text, give its encoding, for example --encoding utf-16.",
     )

@@ -1,4 +1,4 @@
-"""Files from elsewhere: checked, resumable, renamed only when whole."""
+"""Downloads: resumable, checked, and renamed only when complete."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _PAUSE = 0.5
 
 
 class MissingFileError(DataError):
-    """The place to fetch from has no such file."""
+    """The server or folder has no such file."""
 
 
 def data_folder() -> Path:
-    """Where fetched corpora live: MINGYUE_DATA, or the cache folder that the platform gives each user."""
-    told = os.environ.get("MINGYUE_DATA")
-    if told:
-        return Path(told).expanduser()
+    """The folder of downloaded corpora: MINGYUE_DATA, or the user's cache folder on this platform."""
+    given = os.environ.get("MINGYUE_DATA")
+    if given:
+        return Path(given).expanduser()
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -45,41 +45,43 @@ def data_folder() -> Path:
 
 
 def mirror() -> str | None:
-    """MINGYUE_DATA_MIRROR: a folder or an address that holds the same files under the same names."""
+    """MINGYUE_DATA_MIRROR: a folder or URL that holds the same files under the same names."""
     return os.environ.get("MINGYUE_DATA_MIRROR") or None
 
 
 def mirrored(relative: str) -> str | None:
-    """Where the mirror keeps a file: a path or an address; None without a mirror."""
-    place = mirror()
-    if place is None:
+    """The path or URL of a file in the mirror; None without a mirror."""
+    origin = mirror()
+    if origin is None:
         return None
-    if _is_address(place):
-        return f"{place.rstrip('/')}/{urllib.parse.quote(relative)}"
-    return str(Path(place).expanduser() / relative)
+    if _is_url(origin):
+        return f"{origin.rstrip('/')}/{urllib.parse.quote(relative)}"
+    return str(Path(origin).expanduser() / relative)
 
 
-def fetch_file(place: str, target: Path, check: Callable[[Path], str | None], progress: Progress | None = None) -> Path:
-    """Bring the file at `place` (address or path) to `target`.
+def fetch_file(
+    origin: str, target: Path, check: Callable[[Path], str | None], progress: Progress | None = None
+) -> Path:
+    """Copy or download the file at `origin` (URL or path) to `target`.
 
-    `check` gives None for a good file, or what is wrong with it. A transfer that breaks goes on from where it was, now
-    or at the next call; a file that fails its check is fetched once more from its start, then refused with `DataError`.
+    `check` returns None for a good file, or what is wrong with it. An interrupted download continues where it stopped,
+    now or at the next call; a file that fails its check is fetched once more from the start, then is a `DataError`.
     """
     part = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         begun = part.exists()
-        _bring(place, part, progress)
+        _fetch(origin, part, progress)
         wrong = check(part)
-        if wrong and begun:  # the old part may have been of something else
+        if wrong and begun:  # the older part may be of another file
             part.unlink()
-            _bring(place, part, progress)
+            _fetch(origin, part, progress)
             wrong = check(part)
         if wrong:
             part.unlink()
             raise DataError(
-                f"{place} is not the file that it should be: {wrong}",
-                advice="Try again, or name another place (a folder or an address) in MINGYUE_DATA_MIRROR.",
+                f"{origin} is not the file expected: {wrong}",
+                advice="Try again, or set MINGYUE_DATA_MIRROR to another folder or URL.",
             )
         part.replace(target)
     except OSError as error:
@@ -89,7 +91,7 @@ def fetch_file(place: str, target: Path, check: Callable[[Path], str | None], pr
 
 
 def sha256_check(expected: str, *, unpack: bool = False) -> Callable[[Path], str | None]:
-    """A check by SHA-256, of the content inside for a .gz (packing again changes the packed bytes only)."""
+    """A check by SHA-256; `unpack`: of the content of a .gz (compressing again changes only the compressed bytes)."""
 
     def check(path: Path) -> str | None:
         try:
@@ -110,55 +112,57 @@ def file_digest(path: Path, algorithm: str, *, unpack: bool = False) -> str:
     return digest.hexdigest()
 
 
-def _is_address(place: str) -> bool:
-    return place.startswith(("http://", "https://", "file://"))
+def _is_url(origin: str) -> bool:
+    return origin.startswith(("http://", "https://", "file://"))
 
 
-def _bring(place: str, part: Path, progress: Progress | None) -> None:
-    if not _is_address(place):
-        source = Path(place)
+def _fetch(origin: str, part: Path, progress: Progress | None) -> None:
+    if not _is_url(origin):
+        source = Path(origin)
         if not source.is_file():
             raise MissingFileError(
-                f"there is no file {place}",
-                advice="Put it there, or unset MINGYUE_DATA_MIRROR to fetch from where it comes from.",
+                f"there is no file {origin}",
+                advice="Put it there, or unset MINGYUE_DATA_MIRROR to download it from its origin.",
             )
         shutil.copyfile(source, part)
         return
     for attempt in range(_TRIES):
         try:
-            _download(place, part, progress)
+            _download(origin, part, progress)
             return
         except urllib.error.HTTPError as error:
-            if error.code == 416 and part.exists():  # nothing after what is here: the check decides
+            if error.code == 416 and part.exists():  # nothing is left to download: the check decides
                 return
             if error.code in (404, 410):
-                raise MissingFileError(f"{place}: the server has no such file ({error.code})", advice=_ADVICE) from None
+                raise MissingFileError(
+                    f"{origin}: the server has no such file ({error.code})", advice=_ADVICE
+                ) from None
             if error.code < 500 or attempt == _TRIES - 1:
-                raise DataError(f"{place}: the server answers {error.code} {error.reason}", advice=_ADVICE) from None
+                raise DataError(f"{origin}: the server answers {error.code} {error.reason}", advice=_ADVICE) from None
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             if attempt == _TRIES - 1:
                 reason = getattr(error, "reason", None) or error
-                raise DataError(f"{place} cannot be fetched: {reason}", advice=_ADVICE) from None
+                raise DataError(f"{origin} cannot be fetched: {reason}", advice=_ADVICE) from None
         time.sleep(_PAUSE * 2**attempt)
 
 
 _ADVICE = (
-    "What arrived is kept: the next call goes on from there. Without a network, put the file into a folder and name "
-    "the folder in MINGYUE_DATA_MIRROR."
+    "What was downloaded is kept: the next call continues from there. Without a network, put the file into a folder "
+    "and set MINGYUE_DATA_MIRROR to that folder."
 )
 
 
-def _download(place: str, part: Path, progress: Progress | None) -> None:
+def _download(origin: str, part: Path, progress: Progress | None) -> None:
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(place, headers={"User-Agent": "mingyue"})
+    request = urllib.request.Request(origin, headers={"User-Agent": "mingyue"})
     if have:
         request.add_header("Range", f"bytes={have}-")
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-        going_on = have > 0 and answer.status == 206 and _starts_at(answer.headers.get("Content-Range"), have)
+        resumed = have > 0 and answer.status == 206 and _starts_at(answer.headers.get("Content-Range"), have)
         length = answer.headers.get("Content-Length")
-        done = have if going_on else 0
+        done = have if resumed else 0
         total = done + int(length) if length else 0
-        with part.open("ab" if going_on else "wb") as file:
+        with part.open("ab" if resumed else "wb") as file:
             while data := answer.read(_CHUNK):
                 file.write(data)
                 done += len(data)

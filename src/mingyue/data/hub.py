@@ -1,7 +1,7 @@
 """hf:// data sets: their Parquet files, read over the network batch by batch.
 
-The hub keeps every public data set as Parquet under the revision refs/convert/parquet, in config/split/NNNN.parquet;
-where that is missing, Parquet files of the repository itself serve.
+The hub converts every public data set to Parquet in the revision refs/convert/parquet, as config/split/NNNN.parquet;
+if that is missing, Parquet files of the repository itself are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONVERTED = "refs/convert/parquet"
 
 
 class HubFileSystem(Protocol):
-    """What is used of an fsspec file system."""
+    """The methods of an fsspec file system that are used."""
 
     def ls(self, path: str, detail: bool = True) -> list[Any]:
         """Entries of a folder: names, or dictionaries with name and type."""
@@ -32,7 +32,7 @@ class HubFileSystem(Protocol):
         ...
 
     def info(self, path: str) -> dict[str, Any]:
-        """Size and marks of a file."""
+        """Size and hashes of a file."""
         ...
 
     def open(self, path: str, mode: str) -> BinaryIO:
@@ -42,7 +42,7 @@ class HubFileSystem(Protocol):
 
 @dataclass(frozen=True)
 class HubFile:
-    """One Parquet file: its path in the file system, its bytes, and a mark that changes when its content does."""
+    """One Parquet file: path in the file system, size in bytes, and a mark that changes with its content."""
 
     path: str
     size: int
@@ -52,8 +52,8 @@ class HubFile:
 def hub_files(source: str) -> tuple[HubFileSystem, list[HubFile]]:
     """The file system and the files of hf://owner/name[/config][:split].
 
-    The config may be left out if there is one, or one called default; the split is train unless named. Raises
-    `DataError` that lists what there is.
+    The config may be omitted if there is only one, or one called default; the split defaults to train. Raises
+    `DataError` that lists what exists.
     """
     match = _NAME.fullmatch(source)
     if match is None:

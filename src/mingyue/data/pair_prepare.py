@@ -1,46 +1,39 @@
 """Pairs → tokenizers and token files, in a folder: read once, split into training and validation, encode.
 
-The vocabulary comes from the training pairs alone. A folder that already holds the same is used as it is.
+The vocabulary comes from the training pairs alone. The folder holds tokenizer.json (of the targets, or of both sides),
+source_tokenizer.json (where each side has its own), and one token file for each side and part.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from fractions import Fraction
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mingyue.config import DataSettings, PairSettings, TokenizerSettings
-from mingyue.data.pair_corpus import (
-    FILES,
-    MANIFEST,
-    PAIRS_FORMAT,
-    SOURCE_TOKENIZER,
-    TOKENIZER,
-    PairCorpus,
-    load_pairs,
-    read_manifest,
-)
-from mingyue.data.pair_key import pairs_key
-from mingyue.data.pair_report import PairReport
-from mingyue.data.pair_store import PairStore
-from mingyue.data.pairs import TOO_LONG, nothing_left, pair_digest, read_pairs
-from mingyue.data.report import Progress, ReadReport
+from mingyue.data.corpus import PairCorpus, PairRows, TokenRows
+from mingyue.data.pairs import TOO_LONG, Pair, nothing_left, pair_digest, read_pairs, refuse_other_kinds
+from mingyue.data.prepared import FORMAT, TOKENIZER, PreparedFolder, identity_of, key_of
+from mingyue.data.report import PairReport, Progress, ReadReport
 from mingyue.data.sources import expand_sources
-from mingyue.data.tokens import TokenWriter, digests_of
+from mingyue.data.store import MEMORY_BYTES, RecordStore
+from mingyue.data.tokens import PREPARE_AGAIN, TokenShards, TokenWriter, check_digests
+from mingyue.data.unseen import unseen_ids
 from mingyue.errors import DataError
-from mingyue.files import explain_os_error, sealed, write_text_atomically
+from mingyue.files import write_text_atomically
+from mingyue.text import Tokenizer, make_tokenizer
 
-if TYPE_CHECKING:
-    from mingyue.text import Tokenizer
-
-_MEMORY_BYTES = 1 << 28
+_SOURCE_TOKENIZER = "source_tokenizer.json"
+_PARTS = tuple(f"{part}_{side}" for part in ("train", "valid") for side in ("source", "target"))
 _ONE_FILE = 1 << 62  # tokens of a shard: rows are gathered by offset, so a side is never split
+_FILE_SETTINGS = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs")
 
 
 def prepare_pairs(
@@ -51,35 +44,94 @@ def prepare_pairs(
     *,
     max_tokens: int,
     progress: Progress | None = None,
-    memory_bytes: int = _MEMORY_BYTES,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairReport]:
-    """Read the pairs and leave tokenizers, token files and pairs.json in `folder`; gives what `load_pairs` gives.
+    """Read the pairs and leave tokenizers, token files and pairs.json in `folder`; returns what `load_pairs` returns.
 
     The two tokenizers (of sources, of targets) are one object when the vocabulary is shared, which a given
     tokenizer.json always is. Without validation pairs the last `data.held_out` share of the pairs (rounded down) is
-    held out before anything is learnt. A pair with more than `max_tokens` tokens on a side, EOS among them, is left
-    out as "too long". What the folder holds is used again if files (path, size, time of change) and settings are the
-    same. `memory_bytes`: text above it waits in a temporary file.
+    held out before anything is learnt. A pair with more than `max_tokens` tokens on a side, EOS included, is left out
+    as "too long". A folder that was prepared from the same files (path, size, time of change) and settings is used
+    again. `memory_bytes`: text beyond it is kept in a temporary file.
 
     Raises `DataError` (also when no pair is left, with the reasons), `TokenizerError`, `SettingsError`.
     """
     if tokenizer.tokenizer is None:
         tokenizer = tokenizer.replace(tokenizer="bpe")
-    key = pairs_key(pairs, data, tokenizer, max_tokens)
-    manifest = read_manifest(folder)
-    if key is not None and manifest is not None and manifest.get("key") == key:
-        with suppress(DataError):  # damaged: made anew
-            found = load_pairs(folder)
-            found[3].note(f"the tokens in {folder} are of the same pairs and settings: used again")
-            return found
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _clear(folder)
-        _Preparation(pairs, data, tokenizer, folder, max_tokens=max_tokens, progress=progress).run(key, memory_bytes)
-    except OSError as error:
-        message, advice = explain_os_error("the prepared pairs", folder, error)
-        raise DataError(message, advice=advice) from None
-    return load_pairs(folder)
+    prepared = _prepared(folder)
+    work = _Preparation(pairs, data, tokenizer, prepared, max_tokens=max_tokens, progress=progress)
+    return prepared.prepare(_key(pairs, data, tokenizer, max_tokens), partial(work.run, memory_bytes), load_pairs)
+
+
+def load_pairs(folder: Path) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairReport]:
+    """What `prepare_pairs` left in a folder; its sources are not needed. Raises `DataError` for a damaged folder."""
+    prepared = _prepared(folder)
+    with prepared.opened() as manifest:
+        files = prepared.files(manifest)
+        shared, valid_target_bytes = bool(manifest["shared"]), int(manifest["valid_target_bytes"])
+        report = PairReport.from_dict(manifest["report"])
+        target = Tokenizer.load(folder / TOKENIZER)
+        source = target if shared else Tokenizer.load(folder / _SOURCE_TOKENIZER)
+    rows = {part: _rows(paths, source if part.endswith("source") else target) for part, paths in files.items()}
+    source_counts = rows["train_source"].counts(source.vocab_size)
+    target_counts = rows["train_target"].counts(target.vocab_size)
+    if shared:
+        source_counts = target_counts = source_counts + target_counts
+    corpus = PairCorpus(
+        source_unseen=unseen_ids(source_counts, source.special_ids),
+        target_unseen=unseen_ids(target_counts, target.special_ids),
+        train=PairRows(rows["train_source"], rows["train_target"]),
+        valid=PairRows(rows["valid_source"], rows["valid_target"]),
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
+        pad_id=target.pad_id,
+        bos_id=target.bos_id,
+        eos_id=target.eos_id,
+        valid_target_bytes=valid_target_bytes,
+        fingerprint=_fingerprint_of(source, target),
+        shared_vocabulary=shared,
+        digest=check_digests(folder, manifest.get("digests", {})),
+    )
+    counts = (report.train_pairs, report.valid_pairs)
+    if counts != (len(corpus.train), len(corpus.valid)):
+        raise DataError(
+            f"{folder / prepared.manifest} says {counts[0]:,} and {counts[1]:,} pairs, and the files hold "
+            f"{len(corpus.train):,} and {len(corpus.valid):,}",
+            advice=PREPARE_AGAIN,
+        )
+    return source, target, corpus, report
+
+
+def _prepared(folder: Path) -> PreparedFolder:
+    return PreparedFolder(folder, "pairs.json", "pairs", _PARTS)
+
+
+def _key(pairs: PairSettings, data: DataSettings, tokenizer: TokenizerSettings, max_tokens: int) -> str | None:
+    """The key of files and settings; None if a file is a pipe, whose content cannot be known beforehand."""
+    identity: list[object] = [FORMAT, max_tokens]
+    for name in _FILE_SETTINGS:
+        files = [file for given in getattr(pairs, name) for file in expand_sources([given], ReadReport())]
+        for file in files:
+            refuse_other_kinds(file)
+        of_files = identity_of(files)
+        if of_files is None:
+            return None
+        identity.append(of_files)
+    identity += [pairs.model_dump(exclude={*_FILE_SETTINGS, "bleu_lines", "select"}), tokenizer.model_dump()]
+    identity.append(data.model_dump(include={"encoding", "skip_bad", "held_out"}))
+    return key_of(identity, tokenizer)
+
+
+def _fingerprint_of(source: Tokenizer, target: Tokenizer) -> str:
+    """SHA-256 (hex) of a shared tokenizer, or of two."""
+    if source is target:
+        return target.fingerprint
+    return sha256(f"{source.fingerprint} {target.fingerprint}".encode("ascii")).hexdigest()
+
+
+def _rows(files: list[Path], tokenizer: Tokenizer) -> TokenRows:
+    shards = TokenShards(files, fingerprint=tokenizer.fingerprint)
+    return TokenRows.ending_with(tokenizer.eos_id, shards.read(0, len(shards)), ", ".join(map(str, files)))
 
 
 class _Side(NamedTuple):
@@ -93,21 +145,22 @@ class _Preparation:
         pairs: PairSettings,
         data: DataSettings,
         tokenizer: TokenizerSettings,
-        folder: Path,
+        prepared: PreparedFolder,
         *,
         max_tokens: int,
         progress: Progress | None,
     ) -> None:
         self._pairs, self._data, self._tokenizer = pairs, data, tokenizer
-        self._folder, self._max_tokens, self._progress = folder, max_tokens, progress
+        self._prepared, self._max_tokens, self._progress = prepared, max_tokens, progress
         self._report = PairReport()
         self._valid_target_bytes = 0
         self._encoded = self._characters = 0
 
-    def run(self, key: str | None, memory_bytes: int) -> None:
-        """Everything, the manifest last."""
+    def run(self, memory_bytes: int) -> dict[str, Any]:
+        """Write tokenizers and token files; returns the rest of the manifest."""
         report = self._report
-        with PairStore(self._folder, memory_bytes) as train, PairStore(self._folder, memory_bytes) as given:
+        self._path(_SOURCE_TOKENIZER).unlink(missing_ok=True)
+        with self._store(memory_bytes) as train, self._store(memory_bytes) as given:
             for pair in read_pairs(self._pairs, self._data, report, "train", self._progress):
                 train.add(pair)
             lost = dict(report.dropped)
@@ -121,16 +174,18 @@ class _Preparation:
             source, target = self._tokenizers(train, cut)
             files = self._encode(train, cut, valid, (source, target), lost)
         report.source_vocab_size, report.vocab_size = source.vocab_size, target.vocab_size
-        manifest = {
-            "format": PAIRS_FORMAT,
-            "key": key,
+        return {
             "shared": source is target,
             "files": files,
-            "digests": digests_of(self._folder / name for names in files.values() for name in names),
             "valid_target_bytes": self._valid_target_bytes,
             "report": report.to_dict(),
         }
-        write_text_atomically(self._folder / MANIFEST, json.dumps(sealed(manifest), indent=1) + "\n")
+
+    def _path(self, name: str) -> Path:
+        return self._prepared.path / name
+
+    def _store(self, memory_bytes: int) -> RecordStore[Pair]:
+        return RecordStore(Pair, self._prepared.path, texts=len(Pair._fields), memory_bytes=memory_bytes)
 
     def _cut(self, count: int) -> int:
         share = self._data.held_out
@@ -141,10 +196,8 @@ class _Preparation:
             self._report.note(f"{count:,} pairs are too few to hold out {share:.1%} of them: there is no validation")
         return count - held
 
-    def _tokenizers(self, store: PairStore, cut: int) -> tuple[Tokenizer, Tokenizer]:
-        """Learnt from the pairs before the cut; the target's file is called tokenizer.json as everywhere."""
-        from mingyue.text import make_tokenizer
-
+    def _tokenizers(self, store: RecordStore[Pair], cut: int) -> tuple[Tokenizer, Tokenizer]:
+        """Tokenizers of sources and targets, learnt from the pairs before the cut."""
         merging = None if self._progress is None else partial(self._progress, "merging")
 
         def learn(*sides: str) -> Tokenizer:
@@ -157,11 +210,11 @@ class _Preparation:
             source = target = learn("source", "target")
         else:
             source, target = learn("source"), learn("target")
-            write_text_atomically(self._folder / SOURCE_TOKENIZER, source.to_json())
-        write_text_atomically(self._folder / TOKENIZER, target.to_json())
+            write_text_atomically(self._path(_SOURCE_TOKENIZER), source.to_json())
+        write_text_atomically(self._path(TOKENIZER), target.to_json())
         return source, target
 
-    def _texts(self, store: PairStore, cut: int, sides: tuple[str, ...]) -> Iterator[str]:
+    def _texts(self, store: RecordStore[Pair], cut: int, sides: tuple[str, ...]) -> Iterator[str]:
         for number, pair in enumerate(store):
             if number >= cut:
                 return
@@ -172,9 +225,9 @@ class _Preparation:
 
     def _encode(
         self,
-        store: PairStore,
+        store: RecordStore[Pair],
         cut: int,
-        valid_store: PairStore,
+        valid_store: RecordStore[Pair],
         tokenizers: tuple[Tokenizer, Tokenizer],
         lost: dict[str, int],
     ) -> dict[str, list[str]]:
@@ -182,8 +235,8 @@ class _Preparation:
         report.documents = report.characters = report.bytes = 0  # counted again, without those that are too long
         with ExitStack() as stack:
             sides = [
-                _Side(tokenizer, stack.enter_context(self._writer(name, tokenizer)))
-                for name, tokenizer in zip(FILES, tokenizers * 2, strict=True)
+                _Side(tokenizer, stack.enter_context(self._prepared.writer(name, tokenizer, _ONE_FILE)))
+                for name, tokenizer in zip(_PARTS, tokenizers * 2, strict=True)
             ]
             before = report.dropped.get(TOO_LONG, 0)
             trained = {pair_digest(*texts) for texts in self._kept(store, 0, cut, sides[:2])}
@@ -191,7 +244,7 @@ class _Preparation:
             if not trained:
                 lost[TOO_LONG] = report.dropped.get(TOO_LONG, 0) - before
                 names = self._pairs.pairs or (*self._pairs.source, *self._pairs.target)
-                hidden = ReadReport()  # files that a folder hides are no pairs
+                hidden = ReadReport()  # hidden files of a folder are not pairs
                 expand_sources(names, hidden)
                 raise nothing_left(names, {why: n - hidden.dropped.get(why, 0) for why, n in lost.items()})
             again = 0
@@ -200,9 +253,9 @@ class _Preparation:
                 self._valid_target_bytes += len(target.encode("utf-8"))
                 again += pair_digest(source, target) in trained
             report.valid_pairs = report.documents - report.train_pairs
-            self._tell_of_validation(again, len(valid_store) - start)
+            self._check_validation(again, len(valid_store) - start)
             files = {
-                name: [path.name for path in side.writer.finish()] for name, side in zip(FILES, sides, strict=True)
+                name: [path.name for path in side.writer.finish()] for name, side in zip(_PARTS, sides, strict=True)
             }
             report.train_source_tokens, report.train_tokens = sides[0].writer.tokens, sides[1].writer.tokens
             report.held_out_tokens = sides[3].writer.tokens
@@ -210,7 +263,7 @@ class _Preparation:
             self._progress("encoding", self._characters, self._characters)
         return files
 
-    def _tell_of_validation(self, again: int, read: int) -> None:
+    def _check_validation(self, again: int, read: int) -> None:
         report = self._report
         if read and not report.valid_pairs:
             raise DataError(
@@ -220,10 +273,10 @@ class _Preparation:
         if again:
             report.note(f"{again:,} of {report.valid_pairs:,} validation pairs are trained on as well")
         if TOO_LONG in report.dropped:
-            report.note(f"too long: more than {self._max_tokens:,} tokens on one side, the end mark among them")
+            report.note(f"too long: more than {self._max_tokens:,} tokens on one side, EOS included")
 
-    def _kept(self, store: PairStore, start: int, stop: int, sides: list[_Side]) -> Iterator[tuple[str, str]]:
-        """Writes the pairs start … stop − 1 that are short enough, and gives their texts."""
+    def _kept(self, store: RecordStore[Pair], start: int, stop: int, sides: list[_Side]) -> Iterator[tuple[str, str]]:
+        """Writes the pairs start … stop − 1 that are short enough, and yields their texts."""
         report = self._report
         for number, pair in enumerate(store):
             if number >= stop:
@@ -246,31 +299,13 @@ class _Preparation:
             report.bytes += sum(len(text.encode("utf-8")) for text in texts)
             yield texts
 
-    def _writer(self, name: str, tokenizer: Tokenizer) -> TokenWriter:
-        return TokenWriter(
-            self._folder,
-            name,
-            vocab_size=tokenizer.vocab_size,
-            fingerprint=tokenizer.fingerprint,
-            shard_tokens=_ONE_FILE,
-        )
 
-
-def _row(text: str, tokenizer: Tokenizer, where: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The ids of a text and EOS, which may stand nowhere else: rows are told apart by it."""
+def _row(text: str, tokenizer: Tokenizer, where: str) -> npt.NDArray[np.int32]:
+    """The ids of a text, and EOS, which may occur nowhere else: it separates the rows."""
     ids = tokenizer.encode_array(text)
     if (ids == tokenizer.eos_id).any():
         raise DataError(
-            f"{where}: the tokenizer spells a part of this text with its end mark, so the row would seem to end there",
-            advice="Take a tokenizer whose end mark is not also its mark for unknown characters, or bpe.",
+            f"{where}: the tokenizer encodes a part of this text as its EOS token, so the row would seem to end there",
+            advice="Use a tokenizer whose EOS token is not also its token for unknown characters, or bpe.",
         )
     return np.append(ids, np.int32(tokenizer.eos_id))
-
-
-def _clear(folder: Path) -> None:
-    """Remove older pairs; the manifest first, so that a crash on the way leaves nothing that looks whole."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    (folder / SOURCE_TOKENIZER).unlink(missing_ok=True)
-    for name in FILES:
-        for path in [*folder.glob(f"{name}-*.tokens"), *folder.glob(f".{name}-*.tmp")]:
-            path.unlink()

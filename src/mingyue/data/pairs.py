@@ -1,24 +1,23 @@
-r"""Pairs of texts out of whatever the user named: aligned files, or records that hold both sides.
+r"""Reads pairs of texts from the files that the user named: aligned files, or records that hold both sides.
 
-A line ends at \n or \r\n and at nothing else, so that no character inside a text (U+2028, U+0085, a form feed…) can
-shift what follows against the other side.
+Only \n or \r\n ends a line, so that no character inside a text (U+2028, U+0085, a form feed…) can shift the following
+lines against the other side.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mingyue.config import DataSettings, PairSettings
-from mingyue.data.encodings import CHUNK, find_encoding, read_text
 from mingyue.data.formats import SURROGATE, lines_of
 from mingyue.data.pair_records import Fields, pair_records
+from mingyue.data.reading import Gauge, open_text
 from mingyue.data.report import BadRecords, Progress, ReadReport
-from mingyue.data.sources import Source, expand_sources, opened
+from mingyue.data.sources import Source, expand_sources
 from mingyue.errors import DataError
 
 Part = Literal["train", "valid"]
@@ -27,9 +26,8 @@ TOO_LONG = "too long"
 _NO_TEXT = "pair with half a surrogate pair, or bytes that do not fit the encoding"
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A text and what it should become, exactly as they were read, without the ends of the lines."""
+class Pair(NamedTuple):
+    """A source text and its target, exactly as read, without line ends."""
 
     source: str
     target: str
@@ -48,9 +46,9 @@ def read_lines(
 ) -> Iterator[str]:
     r"""The lines of a text file, of a .gz file, or of standard input ("-"), without their ends, one after the other.
 
-    `encoding` None: UTF-8, or detected and told in `report`. A line end at the end of the file begins no further line;
-    a byte-order mark is no character. `skip_bad`: bytes that do not fit stay in the line as lone surrogates;
-    `offers_skipping`: errors may advise to ask for it.
+    `encoding` None: UTF-8, or detected and noted in `report`. A line end at the end of the file begins no further line;
+    a byte-order mark is not a character. `skip_bad`: bytes that do not fit stay in the line as lone surrogates;
+    `offers_skipping`: errors may advise --skip-bad.
 
     Raises `DataError` for what cannot be read, `SettingsError` for an encoding that does not exist.
     """
@@ -59,7 +57,7 @@ def read_lines(
         source,
         DataSettings(encoding=encoding, skip_bad=skip_bad),
         report,
-        _Gauge([source], progress).of(0),
+        Gauge([source], progress).of(0),
         offers_skipping=offers_skipping,
     )
 
@@ -75,12 +73,12 @@ def read_pairs(
 ) -> Iterator[Pair]:
     """The pairs to train on, or the validation pairs, in order. Of `data` the encoding and skip_bad are used.
 
-    Left out and counted in `report`: a pair with an empty side (nothing but white space), and in the training part a
-    pair that came before, word for word (unless `keep_duplicates`).
+    Left out and counted in `report`: a pair with an empty side (only white space), and in the training part an exact
+    duplicate of an earlier pair (unless `keep_duplicates`).
 
     Raises `DataError` for aligned files of unequal length (both counts, the first line without a partner), for a
     record that cannot be read (line, what was found; unless `data.skip_bad`), and when no pair is left (how many were
-    read, and why they went).
+    read, and why they were left out).
     """
     bad = BadRecords(report, data.skip_bad, offers_skipping)
     names = _names(settings, part)
@@ -102,7 +100,9 @@ def read_pairs(
     for pair in pairs:
         if SURROGATE.search(pair.source) or SURROGATE.search(pair.target):
             bad(
-                _NO_TEXT, pair.where, "half of a surrogate pair, or bytes that do not fit the encoding: this is no text"
+                _NO_TEXT,
+                pair.where,
+                "half of a surrogate pair, or bytes that do not fit the encoding: this is not text",
             )
             continue
         reason = _reason(pair, seen)
@@ -120,12 +120,12 @@ def read_pairs(
 
 
 def pair_digest(source: str, target: str) -> bytes:
-    """16 bytes that are equal for equal pairs (and, with near certainty, only for these)."""
+    """A hash of 16 bytes: equal for equal pairs, and with near certainty only for these."""
     return hashlib.blake2b(f"{len(source)}:{source}{target}".encode(), digest_size=16).digest()
 
 
 def nothing_left(names: Sequence[str], lost: Mapping[str, int]) -> DataError:
-    """The error for pairs that were all left out: how many there were, and why they went."""
+    """The error when all pairs were left out: how many there were, and why."""
     reasons = [f"{count:,} × {reason}" for reason, count in lost.items() if count]
     total = sum(lost.values())
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -142,7 +142,9 @@ def _names(settings: PairSettings, part: Part) -> tuple[str, ...]:
     everything = (*settings.source, *settings.target, *settings.pairs)
     everything += (*settings.valid_source, *settings.valid_target, *settings.valid_pairs)
     if everything.count("-") > 1:
-        raise DataError("standard input was named more than once, and can be read once", advice="Name files instead.")
+        raise DataError(
+            "standard input was named more than once, but can only be read once", advice="Name files instead."
+        )
     records = settings.pairs if part == "train" else settings.valid_pairs
     sources = settings.source if part == "train" else settings.valid_source
     targets = settings.target if part == "train" else settings.valid_target
@@ -169,7 +171,7 @@ def _reason(pair: Pair, seen: set[bytes] | None) -> str | None:
 def _aligned_pairs(
     files: Sequence[Source], data: DataSettings, report: ReadReport, progress: Progress | None
 ) -> Iterator[Pair]:
-    gauge = _Gauge(files, progress)
+    gauge = Gauge(files, progress)
     for at in range(0, len(files), 2):
         source, target = files[at : at + 2]
         sources = _lines(source, data, report, gauge.of(at))
@@ -186,7 +188,7 @@ def _unequal(source: Source, target: Source, longer: Source, first_bad: int, mos
     return DataError(
         f"{source.name} has {counts[0]:,} lines and {target.name} has {counts[1]:,}: "
         f"line {first_bad:,} of {longer.name} has no partner",
-        advice="Line n of one file belongs to line n of the other, and a line lost anywhere shifts all that follow. "
+        advice="Line n of one file belongs to line n of the other; a missing line shifts all that follow. "
         "Repair the files, or name two that belong together.",
     )
 
@@ -201,8 +203,8 @@ def _record_pairs(
     progress: Progress | None,
 ) -> Iterator[Pair]:
     for file in files:
-        _refuse_other_kinds(file)
-    gauge = _Gauge(files, progress)
+        refuse_other_kinds(file)
+    gauge = Gauge(files, progress)
     for at, file in enumerate(files):
         raw = _lines(file, data, report, gauge.of(at), offers_skipping=bad.offers)
         lines = (line + "\n" for line in raw)
@@ -214,11 +216,12 @@ def _one_file(name: str, report: ReadReport) -> Source:
     files = expand_sources([name], report)
     if len(files) != 1 or not (files[0].named or files[0].repeatable):
         raise DataError(f"{name} is {len(files):,} files, and one was expected", advice="Name each file by itself.")
-    _refuse_other_kinds(files[0])
+    refuse_other_kinds(files[0])
     return files[0]
 
 
-def _refuse_other_kinds(file: Source) -> None:
+def refuse_other_kinds(file: Source) -> None:
+    """Raise `DataError` for Parquet files and data sets of a hub, which pairs are not read from."""
     if file.kind in ("hub", "parquet"):
         raise DataError(
             f"{file.name}: pairs are not read from {'a hub' if file.kind == 'hub' else 'Parquet'}",
@@ -234,40 +237,7 @@ def _lines(
     *,
     offers_skipping: bool = True,
 ) -> Iterator[str]:
-    with opened(source) as open_bytes:
-        encoding = find_encoding(
-            source.name, open_bytes, data.encoding, skip_bad=data.skip_bad, offers_skipping=offers_skipping
-        )
-        report.files += 1
-        report.count_encoding(encoding.label)
-        if encoding.label.endswith("(detected)"):
-            report.note(f"{source.name}: read as {encoding.codec}, as detected; --encoding sets it")
-        chunks = read_text(source.name, open_bytes, encoding)
-        for line in lines_of(_counted(chunks, advance)):
+    with open_text(source, data, report, advance, offers_skipping=offers_skipping) as (_, chunks):
+        for line in lines_of(chunks):
             yield line.removesuffix("\n")
     advance(source.size)
-
-
-def _counted(chunks: Iterator[str], advance: Callable[[int], None]) -> Iterator[str]:
-    for number, chunk in enumerate(chunks, start=1):
-        yield chunk
-        advance(number * CHUNK)
-
-
-class _Gauge:
-    """Progress over several files that are read side by side, in bytes of their size on the disk."""
-
-    def __init__(self, files: Sequence[Source], progress: Progress | None) -> None:
-        self._sizes = [file.size for file in files]
-        self._done = [0] * len(files)
-        self._progress = progress
-
-    def of(self, place: int) -> Callable[[int], None]:
-        """What the reader of this file calls with the bytes it has done."""
-
-        def advance(size: int) -> None:
-            self._done[place] = min(size, self._sizes[place])
-            if self._progress is not None:
-                self._progress("reading", sum(self._done), sum(self._sizes))
-
-        return advance

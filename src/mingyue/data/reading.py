@@ -1,14 +1,15 @@
-"""Documents out of whatever the user named, one after the other, with a report of everything that was left out."""
+"""Reads documents from the sources that the user named, one by one, and reports everything that was left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from mingyue.config import DataSettings
-from mingyue.data.encodings import CHUNK, NotTextError, UndecodableError, find_encoding, read_text
+from mingyue.data.encodings import CHUNK, Encoding, NotTextError, UndecodableError, find_encoding, read_text
 from mingyue.data.formats import SURROGATE, Record, csv_records, json_records, lines_of, parquet_records, tsv_records
 from mingyue.data.hub import hub_records
 from mingyue.data.report import BadRecords, Progress, ReadReport
@@ -22,7 +23,7 @@ _LINE_FORMATS: dict[str, Callable[[Iterable[str], str, str | None, BadRecords], 
     "tsv": tsv_records,
 }
 _EMPTY = "file without text (empty, or only whitespace)"
-_FILES_TOLD = 5  # files named one by one whose encoding was detected; the rest is in the counts
+_FILES_NAMED = 5  # files with a detected encoding that are named one by one; the others are in the counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,14 @@ class Document:
 
     text: str
     tail: str
-    """The separator that stood after it ("" if none): text and tails joined give what was read."""
+    """The separator after it ("" if none): texts and tails joined are what was read."""
     source: str
     line: int
     """Where it begins in its source (a row for Parquet), counted from 1."""
 
 
 class Piece(NamedTuple):
-    """A document, or a piece of one that is too long to be held at once."""
+    """A document, or a piece of one that is too long to be held in memory."""
 
     text: str
     tail: str
@@ -49,7 +50,7 @@ class Piece(NamedTuple):
 
 
 def read_documents(settings: DataSettings, report: ReadReport, progress: Progress | None = None) -> Iterator[Document]:
-    """The documents of `settings.sources`, in order; `report` is filled on the way.
+    """The documents of `settings.sources`, in order; fills `report` on the way.
 
     Raises `DataError` (file, line, byte, what to do) for what cannot be read, unless `settings.skip_bad`.
     """
@@ -65,20 +66,15 @@ def read_documents(settings: DataSettings, report: ReadReport, progress: Progres
 
 
 def read_pieces(settings: DataSettings, report: ReadReport, progress: Progress | None = None) -> Iterator[Piece]:
-    """The same in pieces of bounded size: a document longer than `split.PIECE_CHARACTERS` comes in several."""
+    """As `read_documents`, in pieces of bounded size: a document longer than `split.PIECE_CHARACTERS` has several."""
     separator = parse_separator(settings.separator)
     sources = expand_sources(settings.sources, report, with_field=settings.field is not None)
     if settings.field is not None and all(source.kind == "text" for source in sources):
         report.note(f"--field {settings.field} is not used: it is for JSON lines, CSV, TSV and Parquet")
     before = report.documents
-    total = sum(source.size for source in sources)
-    done = 0
-    for source in sources:
-
-        def advance(size: int, start: int = done, most: int = source.size) -> None:
-            if progress is not None:
-                progress("reading", start + min(size, most), total)
-
+    gauge = Gauge(sources, progress)
+    for number, source in enumerate(sources):
+        advance = gauge.of(number)
         try:
             for piece in _read(source, settings, separator, report, advance):
                 report.documents += piece.last
@@ -89,9 +85,8 @@ def read_pieces(settings: DataSettings, report: ReadReport, progress: Progress |
             binary = isinstance(error, NotTextError)
             if not settings.skip_bad and (source.named or not binary):
                 raise
-            report.drop("binary file" if binary else "file whose encoding is not sure", source.name)
+            report.drop("binary file" if binary else "file whose encoding is uncertain", source.name)
         advance(source.size)
-        done += source.size
     if report.documents == before:
         raise _no_text(sources, report)
 
@@ -109,18 +104,58 @@ def _read(
         records = parquet_records(cast(Path, source.path), source.name, settings.field, bad)
         yield from _records(records, source, separator, report)
         return
-    with opened(source) as open_bytes:
-        encoding = find_encoding(source.name, open_bytes, settings.encoding, skip_bad=settings.skip_bad)
-        report.files += 1
-        report.count_encoding(encoding.label)
-        if encoding.label.endswith("(detected)") and report.encodings[encoding.label] <= _FILES_TOLD:
-            report.note(f"{source.name}: read as {encoding.codec}, as detected; --encoding sets it")
-        chunks = _counted(read_text(source.name, open_bytes, encoding), advance)
+    with open_text(source, settings, report, advance) as (encoding, chunks):
         if source.kind == "text":
             yield from _documents(chunks, source, separator, report, bad, escape=encoding.escape)
         else:
             records = _LINE_FORMATS[source.kind](lines_of(chunks), source.name, settings.field, bad)
             yield from _records(records, source, separator, report)
+
+
+@contextmanager
+def open_text(
+    source: Source,
+    settings: DataSettings,
+    report: ReadReport,
+    advance: Callable[[int], None],
+    *,
+    offers_skipping: bool = True,
+) -> Generator[tuple[Encoding, Iterator[str]]]:
+    """The encoding of a text source, and its text in chunks; the report counts it, `advance` gets the bytes read.
+
+    Of `settings` the encoding and skip_bad are used. `offers_skipping`: errors may advise --skip-bad.
+    """
+    with opened(source) as open_bytes:
+        encoding = find_encoding(
+            source.name, open_bytes, settings.encoding, skip_bad=settings.skip_bad, offers_skipping=offers_skipping
+        )
+        report.files += 1
+        report.count_encoding(encoding.label)
+        if encoding.label.endswith("(detected)") and report.encodings[encoding.label] <= _FILES_NAMED:
+            report.note(f"{source.name}: read as {encoding.codec}, as detected; --encoding sets it")
+        yield encoding, _counted(read_text(source.name, open_bytes, encoding), advance)
+
+
+class Gauge:
+    """Progress over several files, in bytes of their size on the disk; they may be read side by side."""
+
+    def __init__(self, files: Sequence[Source], progress: Progress | None) -> None:
+        self._sizes = [file.size for file in files]
+        self._done = [0] * len(files)
+        self._all_done, self._total = 0, sum(self._sizes)
+        self._progress = progress
+
+    def of(self, number: int) -> Callable[[int], None]:
+        """What the reader of a file calls with the bytes that it has read."""
+
+        def advance(size: int) -> None:
+            done = min(size, self._sizes[number])
+            self._all_done += done - self._done[number]
+            self._done[number] = done
+            if self._progress is not None:
+                self._progress("reading", self._all_done, self._total)
+
+        return advance
 
 
 def _documents(
@@ -133,7 +168,7 @@ def _documents(
             line = part.line + part.text.count("\n", 0, surrogate.start())
             where = f"{source.name}, line {line}"
             if not (part.first and part.last):
-                message = f"{where}: the bytes do not fit the encoding, in a document too long to leave out"
+                message = f"{where}: the bytes do not fit the encoding, in a document that is too long to leave out"
                 raise UndecodableError(message)
             bad("document that does not fit the encoding", where, "the bytes do not fit the encoding")
         else:
@@ -153,7 +188,7 @@ def _records(records: Iterable[Record], source: Source, separator: Separator, re
 
 
 def _counted(chunks: Iterable[str], advance: Callable[[int], None]) -> Iterator[str]:
-    """Tells the progress bar about each chunk (of about CHUNK bytes) once it has been used."""
+    """The chunks (of about CHUNK bytes each); `advance` gets the bytes read after each one is used."""
     for number, chunk in enumerate(chunks, start=1):
         yield chunk
         advance(number * CHUNK)

@@ -1,4 +1,4 @@
-"""What reading did: kept, left out and why, in which encodings. Nothing is lost without a line here."""
+"""The report of reading: what was kept, what was left out and why, in which encodings. Nothing is lost unreported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mingyue.errors import DataError
 
 
 class Progress(Protocol):
-    """Called during long work. `total` 0 = not known.
+    """Called during long work. `total` is 0 where it is unknown.
 
     `stage`: "reading" and "fetching" in bytes, "vocabulary" and "encoding" in characters, "merging" (bpe) in parts.
     """
@@ -31,45 +31,38 @@ class ReadReport:
     characters: int = 0
     """Characters kept, the separators between documents included."""
     bytes: int = 0
-    """The same in bytes of UTF-8."""
+    """UTF-8 bytes of the same."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Reason → how many files or records were left out."""
+    """Reason → number of files or records left out."""
     examples: dict[str, str] = field(default_factory=dict)
-    """Reason → the first place where it happened."""
+    """Reason → the first file and line where it occurred."""
     encodings: dict[str, int] = field(default_factory=dict)
     """Encoding → number of files."""
     notes: list[str] = field(default_factory=list)
-    """Sentences that the user should see."""
+    """Sentences for the user."""
     train_tokens: int = 0
     held_out_tokens: int = 0
     held_out_characters: int = 0
     vocab_size: int = 0
 
-    @property
-    def kept(self) -> int:
-        """Documents kept."""
-        return self.documents
-
     def drop(self, reason: str, where: str, *, count: int = 1) -> None:
-        """Count something that is left out; the first place of each reason is remembered."""
+        """Count something that is left out; keeps the first file and line for each reason."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
         self.examples.setdefault(reason, readable(where))
 
     def note(self, sentence: str) -> None:
-        """Remember a sentence for the user, once."""
+        """Add a sentence for the user, unless it is there already."""
         if readable(sentence) not in self.notes:
             self.notes.append(readable(sentence))
 
     def count_encoding(self, label: str) -> None:
-        """One more file in this encoding."""
+        """Count a file in this encoding."""
         self.encodings[label] = self.encodings.get(label, 0) + 1
 
     def describe(self) -> list[str]:
         """The report as lines for a person."""
-        lines = [
-            f"read {_many(self.files, 'file')}: {_many(self.documents, 'document')}, "
-            f"{_many(self.characters, 'character')}, {_many(self.bytes, 'byte')} as UTF-8"
-        ]
+        counts = f"{_many(self.characters, 'character')}, {_many(self.bytes, 'byte')} as UTF-8"
+        lines = [f"read {_many(self.files, 'file')}: {self._kept()}, {counts}"]
         if self.encodings:
             ordered = sorted(self.encodings.items(), key=lambda item: (-item[1], item[0]))
             lines.append("encoding: " + ", ".join(f"{label} ({_many(n, 'file')})" for label, n in ordered))
@@ -77,12 +70,18 @@ class ReadReport:
             parts = [f"{n:,} × {reason} (first: {self.examples[reason]})" for reason, n in self.dropped.items()]
             lines.append("left out: " + "; ".join(parts))
         if self.vocab_size:
-            share = self.held_out_characters / self.characters if self.characters else 0.0
-            lines.append(
-                f"tokens: {self.train_tokens:,} to train on, {self.held_out_tokens:,} held out "
-                f"({share:.1%} of the characters); vocabulary {self.vocab_size:,}"
-            )
+            lines.append(self._sizes())
         return lines + self.notes
+
+    def _kept(self) -> str:
+        return _many(self.documents, "document")
+
+    def _sizes(self) -> str:
+        share = self.held_out_characters / self.characters if self.characters else 0.0
+        return (
+            f"tokens: {self.train_tokens:,} to train on, {self.held_out_tokens:,} held out "
+            f"({share:.1%} of the characters); vocabulary {self.vocab_size:,}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -90,18 +89,46 @@ class ReadReport:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The report that `to_dict` gave."""
+        """The report from the values of `to_dict`."""
         return cls(**values)
+
+
+@dataclass
+class PairReport(ReadReport):
+    """A `ReadReport` of pairs: its documents are pairs, both sides together.
+
+    `train_tokens` and `held_out_tokens` count target tokens (with EOS) of the training and the validation pairs;
+    `vocab_size` is that of the target side.
+    """
+
+    train_pairs: int = 0
+    valid_pairs: int = 0
+    train_source_tokens: int = 0
+    """Source tokens of the training pairs, with EOS."""
+    source_vocab_size: int = 0
+
+    def _kept(self) -> str:
+        return f"{_many(self.documents, 'pair')} kept"
+
+    def _sizes(self) -> str:
+        vocabulary = f"{self.vocab_size:,}"
+        if self.source_vocab_size != self.vocab_size:
+            vocabulary = f"{self.source_vocab_size:,} for sources, {self.vocab_size:,} for targets"
+        return (
+            f"pairs: {self.train_pairs:,} to train on ({self.train_source_tokens:,} source tokens, "
+            f"{self.train_tokens:,} target tokens), {self.valid_pairs:,} held out "
+            f"({self.held_out_tokens:,} target tokens); vocabulary {vocabulary}"
+        )
 
 
 @dataclass(frozen=True)
 class BadRecords:
-    """What happens to a record that cannot be read: the first one stops the reading, or all are counted."""
+    """Handles records that cannot be read: raises for the first one, or counts them all."""
 
     report: ReadReport
     skip: bool
     offers: bool = True
-    """Whether the error may advise --skip-bad: not every verb that reads records can leave some out."""
+    """Whether the error may advise --skip-bad, which not every command that reads records has."""
 
     def __call__(self, reason: str, where: str, message: str, advice: str | None = None) -> None:
         """Raise `DataError`, or count the record under `reason`."""
@@ -114,7 +141,7 @@ class BadRecords:
 
 
 def readable(name: str) -> str:
-    """A file name that can be shown and stored: bytes that are not UTF-8 (lone surrogates in Python) are escaped."""
+    """A file name that can be printed and stored: bytes that are not UTF-8 (lone surrogates in Python) are escaped."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What the user named → the files behind it: files, folders, globs, standard input, known corpora, hub data sets."""
+"""From the names that the user gave to sources: files, folders, globs, standard input, known corpora, hub data sets."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from mingyue.config import nearest
+from mingyue.data.corpora import CORPORA, resolve_corpus
 from mingyue.data.encodings import Opener
 from mingyue.data.report import ReadReport, readable
 from mingyue.errors import DataError
@@ -28,7 +29,7 @@ _KINDS: dict[str, Kind] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-_IN_MEMORY = 1 << 24  # bytes of a file that is read from the disk once; a larger one is looked at first, then read
+_IN_MEMORY = 1 << 24  # bytes of a file that is read once; a larger one is read twice, first to find its encoding
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,20 @@ class Source:
     kind: Kind
     path: Path | None
     named: bool
-    """The user asked for this very file: a problem is an error, not a file left out."""
+    """The user named this file itself: a problem is an error, and the file is not left out."""
     size: int = 0
     changed: int = 0
 
     @property
     def repeatable(self) -> bool:
-        """Whether it can be read a second time and looked at from outside (not a pipe)."""
+        """Whether it can be read again, and its size and time of change are known (not a pipe)."""
         return self.kind == "hub" or (self.path is not None and self.path.is_file())
 
 
 def expand_sources(sources: Sequence[str], report: ReadReport, *, with_field: bool = False) -> list[Source]:
-    """The files behind `sources`, in the order named; inside folders and globs sorted by path.
+    """The sources that these names stand for, in the order named; inside folders and globs sorted by path.
 
-    Hidden files are counted in `report`. Raises `DataError` for a name behind which nothing is.
+    Hidden files are counted in `report`. Raises `DataError` for a name that stands for nothing.
     """
     if not sources:
         raise DataError("no text was named", advice="Name a file, a folder, a known corpus, or - for standard input.")
@@ -72,13 +73,13 @@ def expand_sources(sources: Sequence[str], report: ReadReport, *, with_field: bo
 
 @contextmanager
 def opened(source: Source) -> Generator[Opener]:
-    """Gives a function that opens the bytes of a text source from their start, as often as needed."""
+    """A function that opens the bytes of a text source from the start, as often as needed."""
     if not source.repeatable:
         yield from _spooled(source)
         return
     path = cast(Path, source.path)
     packed = path.suffix.lower() == ".gz"
-    with _told(source.name), gzip.open(path) if packed else path.open("rb") as file:
+    with _readable(source.name), gzip.open(path) if packed else path.open("rb") as file:
         head = cast(BinaryIO, file).read(_IN_MEMORY + 1)
     if len(head) <= _IN_MEMORY:
         yield lambda: io.BytesIO(head)
@@ -86,16 +87,16 @@ def opened(source: Source) -> Generator[Opener]:
 
     @contextmanager
     def reopen() -> Generator[BinaryIO]:
-        with _told(source.name), gzip.open(path) if packed else path.open("rb") as file:
+        with _readable(source.name), gzip.open(path) if packed else path.open("rb") as file:
             yield cast(BinaryIO, file)
 
     yield reopen
 
 
 def _spooled(source: Source) -> Generator[Opener]:
-    """A pipe can be read only once: it is kept in a temporary file, which can be read again."""
+    """A pipe can be read only once: its bytes are kept in a temporary file, which can be read again."""
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as copy:
-        with _told(source.name):
+        with _readable(source.name):
             if source.path is None:
                 _pour(sys.stdin.buffer, copy)
             else:
@@ -116,12 +117,12 @@ def _pour(pipe: BinaryIO, copy: tempfile.SpooledTemporaryFile[bytes]) -> None:
 
 
 @contextmanager
-def _told(name: str) -> Generator[None]:
+def _readable(name: str) -> Generator[None]:
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
-            f"{name} is damaged, or not packed by gzip: {error}", advice="Fetch or pack it again."
+            f"{name} is damaged, or not compressed by gzip: {error}", advice="Download or compress it again."
         ) from None
     except OSError as error:
         raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
@@ -138,7 +139,7 @@ def _expand(name: str, report: ReadReport, *, with_field: bool) -> Iterator[Sour
     if _is_there(path):
         yield from _folder(path, report) if path.is_dir() else [_file(path, name, named=True)]
         return
-    corpus = _corpus(name, report)
+    corpus = resolve_corpus(name, report)
     if corpus is not None:
         yield _file(corpus, name, named=True)
         return
@@ -151,7 +152,7 @@ def _expand(name: str, report: ReadReport, *, with_field: bool) -> Iterator[Sour
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a name that no file can have: too long, or with a NUL
+    except (OSError, ValueError):  # no file can have this name: too long, or with a NUL
         return False
 
 
@@ -191,7 +192,7 @@ def _globbed(pattern: str, report: ReadReport) -> Iterator[Source]:
     paths = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]  # noqa: PTH207
     paths.sort(key=lambda path: path.parts)
     if not paths:
-        raise DataError(f"nothing matches {pattern}", advice="Check the pattern; ** also looks into folders.")
+        raise DataError(f"nothing matches {pattern}", advice="Check the pattern; ** also matches inside folders.")
     for path in paths:
         if path.is_file():
             yield _file(path, str(path), named=False)
@@ -199,15 +200,7 @@ def _globbed(pattern: str, report: ReadReport) -> Iterator[Source]:
             yield from _folder(path, report)
 
 
-def _corpus(name: str, report: ReadReport) -> Path | None:
-    from mingyue.data.corpora import resolve_corpus
-
-    return resolve_corpus(name, report)
-
-
 def _nothing(name: str, path: Path) -> DataError:
-    from mingyue.data.corpora import CORPORA
-
     near = None
     with suppress(OSError):
         near = nearest(path.name, [entry.name for entry in path.parent.iterdir()])

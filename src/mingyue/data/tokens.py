@@ -1,4 +1,4 @@
-"""Token ids on disk: memory-mapped files with a header, in shards when there are many.
+"""Token ids on disk: memory-mapped files with a header, in several shards if there are many ids.
 
 A file is 64 bytes of header and then the ids, all little-endian: magic, version, bytes of an id (2 or 4), number of
 ids, size of the vocabulary, SHA-256 of the tokenizer. Ids take 2 bytes up to a vocabulary of 65,536 and 4 above.
@@ -22,6 +22,7 @@ from mingyue.files import explain_os_error, sha256_of
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 SHARD_TOKENS = 1 << 28
+PREPARE_AGAIN = "Prepare the data again."
 _MAGIC = b"MINGYUE\x00"
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIQQ32s")
@@ -35,10 +36,10 @@ def stored_type(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
 
 
 class TokenWriter:
-    """Appends ids to NAME-00000.tokens, NAME-00001.tokens… in a folder; each file appears when it is whole.
+    """Appends ids to NAME-00000.tokens, NAME-00001.tokens… in a folder; each file appears when it is complete.
 
-    Use it as a context manager: leaving it by an exception removes what is unfinished. Raises `DataError` for an id
-    outside the vocabulary and for a disk that refuses.
+    Use it as a context manager: an exception removes the unfinished file. Raises `DataError` for an id outside the
+    vocabulary, and when a file cannot be written.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class TokenWriter:
         self._in_shard = 0
         self.files: list[Path] = []
         self.tokens = 0
+        self.counts = np.zeros(vocab_size, dtype=np.int64)
+        """How often each id was written, [V]; complete once the files are finished."""
 
     def append(self, ids: npt.NDArray[np.integer] | Sequence[int]) -> None:
         """Add ids, shape [N]."""
@@ -67,7 +70,7 @@ class TokenWriter:
             self._flush()
 
     def finish(self) -> list[Path]:
-        """Close the last file (at least one, even without ids) and give the paths of all."""
+        """Close the last file (at least one, even without ids); returns the paths of all."""
         self._flush()
         if self._file is not None or not self.files:
             self._close_shard()
@@ -101,6 +104,7 @@ class TokenWriter:
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self._vocab_size:
             raise DataError(f"token id {low if low < 0 else high} is outside the vocabulary of {self._vocab_size:,}")
+        self.counts += np.bincount(ids, minlength=self._vocab_size)
         ids = ids.astype(self._type)
         while ids.size:
             file = self._file or self._open_shard()
@@ -149,10 +153,10 @@ class TokenWriter:
 
 
 class TokenShards:
-    """The ids of one or more token files as one sequence, mapped into memory: nothing is read until it is used.
+    """The ids of one or more token files as one sequence, mapped into memory: nothing is read before it is used.
 
-    Raises `DataError` for a file that is not of tokens, of another version, cut short, of a type that its vocabulary
-    does not fit, or made with another tokenizer than `fingerprint`.
+    Raises `DataError` for a file that is not a token file, of another version, truncated, of a type that does not
+    match its vocabulary, or made with another tokenizer than `fingerprint`.
     """
 
     def __init__(self, files: Sequence[Path], *, fingerprint: str | None = None) -> None:
@@ -171,7 +175,7 @@ class TokenShards:
     def read(self, start: int, stop: int) -> Ids:
         """Ids start … stop − 1, shape [stop − start]."""
         if not 0 <= start <= stop <= len(self):
-            raise DataError(f"tokens {start} to {stop} were asked for, and there are {len(self)}")
+            raise DataError(f"tokens {start} to {stop} were requested, but there are {len(self)}")
         parts: list[Ids] = []
         shard = int(np.searchsorted(self._ends, start, side="right"))
         while start < stop:
@@ -196,20 +200,21 @@ def _mapped(path: Path, fingerprint: str | None) -> Ids:
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise DataError(f"the token file {path} cannot be read: {error.strerror or error}") from None
-    again = "Prepare the text again."
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
-        raise DataError(f"{path} is not a token file", advice=again)
+        raise DataError(f"{path} is not a token file", advice=PREPARE_AGAIN)
     _, version, item, count, vocab_size, digest = _HEADER.unpack(head)
     if version != _VERSION:
-        raise DataError(f"{path} is a token file of version {version}; this program reads {_VERSION}", advice=again)
+        raise DataError(
+            f"{path} is a token file of version {version}; this program reads {_VERSION}", advice=PREPARE_AGAIN
+        )
     if item not in _TYPES or item != stored_type(vocab_size).itemsize:
-        raise DataError(f"{path} says {item} bytes an id for a vocabulary of {vocab_size:,}", advice=again)
+        raise DataError(f"{path} says {item} bytes an id for a vocabulary of {vocab_size:,}", advice=PREPARE_AGAIN)
     if size != _HEADER.size + count * item:
         message = f"{path} should hold {count:,} ids in {_HEADER.size + count * item:,} bytes and has {size:,}"
-        raise DataError(message, advice=again)
+        raise DataError(message, advice=PREPARE_AGAIN)
     if fingerprint is not None and digest.hex() != fingerprint:
         message = f"{path} was made with the tokenizer {digest.hex()[:12]}…, not with {fingerprint[:12]}…"
-        raise DataError(message, advice=again)
+        raise DataError(message, advice=PREPARE_AGAIN)
     if count == 0:
         return np.empty(0, _TYPES[item])
     return np.memmap(path, dtype=_TYPES[item], mode="r", offset=_HEADER.size, shape=(count,))
@@ -223,7 +228,7 @@ def digests_of(files: Iterable[Path]) -> dict[str, str]:
 def check_digests(folder: Path, expected: Mapping[str, str]) -> str:
     """Compare token files with their digests; returns one digest of all ("" if there are none: an older folder).
 
-    Raises `DataError` that names the first file that is not what was written.
+    Raises `DataError` that names the first file that does not match.
     """
     if not expected:
         return ""
@@ -236,6 +241,6 @@ def check_digests(folder: Path, expected: Mapping[str, str]) -> str:
         if found != digest:
             raise DataError(
                 f"{path} is damaged: its SHA-256 is {found[:12]}…, the manifest beside it says {digest[:12]}…",
-                advice="Prepare the text again.",
+                advice=PREPARE_AGAIN,
             )
     return hashlib.sha256(" ".join(f"{name} {expected[name]}" for name in sorted(expected)).encode()).hexdigest()

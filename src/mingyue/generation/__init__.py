@@ -1,11 +1,11 @@
-"""Writing text with a model: sampling, batched decoding with a cache, streams; translating by beam search."""
+"""Generation: sampling, batched decoding with a cache, streams; translation by beam search or sampling."""
 
-from mingyue.generation.generate import generate, stream
+from mingyue.generation.generate import finished, generate, stream
 from mingyue.generation.hypotheses import Hypothesis
 from mingyue.generation.sampling import distribution
+from mingyue.generation.sequence import Event, Generation
 from mingyue.generation.translating import Translation, translate, translate_ids
 from mingyue.generation.window import window_start
-from mingyue.generation.writing import Event, Generation
 
 __all__ = [
     "Event",
@@ -13,6 +13,7 @@ __all__ = [
     "Hypothesis",
     "Translation",
     "distribution",
+    "finished",
     "generate",
     "stream",
     "translate",

@@ -1,15 +1,15 @@
-"""Beam search: the K likeliest beginnings of a translation, each step one token longer (the paper, section 6.1).
+"""Beam search: the K most likely prefixes of a translation, extended by one token per step (the paper, section 6.1).
 
-All of it is tensors of [texts, beams]: nothing in a step loops over hypotheses. Of each text the K live ones are kept
-as rows b·K … b·K + K − 1 of the cache, the likeliest first; the K best of those that ended are kept in a pool.
+The state is tensors of [texts, beams]: no step loops over hypotheses. The K live hypotheses of text b are rows
+b·K … b·K + K − 1 of the cache, the most likely first; the K best of those that ended are in a pool.
 
-- A step looks at the 2K best continuations of the K live ones. At most K of them end, so that K live ones remain.
-- What ends is scored by log P / lp(length) and joins the pool. At the limit of its length, what has not ended is
-  scored alike and joins as unfinished.
-- A text is done when no live hypothesis can still reach the last place that was asked for: log P only falls and lp only
-  grows, so the best that a live one can come to is log P / lp(limit). Stopping there changes nothing in the result.
-- Equal scores: what was found earlier wins, then the better beam.
-- Beam 1 is greedy: it takes the likeliest token, and ends when that is the end mark.
+- A step takes the 2K best continuations of the K live hypotheses. At most K of them end with EOS, so K stay live.
+- A hypothesis that ends is scored by log P / lp(length) and joins the pool. One that reaches the length limit is scored
+  in the same way and joins as unfinished.
+- A text is done when no live hypothesis can still become one of the `n_best`: log P only falls and lp only grows, so
+  the highest score that a live one can reach is log P / lp(limit). Stopping early does not change the result.
+- Of equal scores, the one found earlier wins, then the one of the better beam.
+- Beam 1 is greedy: it takes the most likely token, and ends at EOS.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mingyue.generation.hypotheses import Hypothesis, SourceBatch, length_penalties, no_choice
+from mingyue.generation.hypotheses import Hypothesis, SourceBatch, length_penalties
+from mingyue.generation.sampling import no_token_error
 
 if TYPE_CHECKING:
     from mingyue.config import TranslateSettings
     from mingyue.models import EncoderDecoder
 
 _STRIPS = 512
-_LEAVE = 0.25  # share of texts that must be done before the others move together: moving costs about as much as a step
+_COMPACT_SHARE = 0.25  # of the texts must be done before their rows are removed, which costs about as much as a step
 
 
 def beam_search(model: EncoderDecoder, batch: SourceBatch, settings: TranslateSettings) -> list[list[Hypothesis]]:
     """The `n_best` best hypotheses for each row of the batch, the best first; fewer only where no more exist.
 
-    `model` may be a bare one. Raises `GenerationError` when its output is NaN.
+    Raises `GenerationError` when the model's output is NaN.
     """
     search = _Search(model, batch, settings)
-    while search.going:
-        search.step()
+    while search.active:
+        hidden_R1M = model.hidden(search.ids_R1, search.memory, cache=search.cache.step())
+        search.step(model.output(hidden_R1M[:, 0]).float().log_softmax(dim=-1))
     return search.results
 
 
 class _Pool:
-    """The best hypotheses of each text so far, the best first; −infinity where there are none yet."""
+    """The best ended hypotheses of each text, the best first; −infinity where there are none yet."""
 
     def __init__(self, n_texts: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
         self.scores_BK = torch.full((n_texts, size), -math.inf, dtype=dtype, device=device)
@@ -50,7 +52,7 @@ class _Pool:
         self.codes_BK = torch.zeros((n_texts, size), dtype=torch.long, device=device)
 
     def add(self, totals_BC: Tensor, codes_BC: Tensor, penalty: float) -> None:
-        """Candidates of one length; those with −infinity are none."""
+        """Add candidates of one length; those with −infinity are ignored."""
         size = self.scores_BK.shape[1]
         scores_BN = torch.cat([self.scores_BK, totals_BC / penalty], dim=1)
         scores_BN, order_BN = scores_BN.sort(dim=1, descending=True, stable=True)
@@ -65,16 +67,16 @@ class _Pool:
 
 
 class _Search:
-    """The state of the search for all texts of a batch. Row i of every [texts, …] tensor belongs to `_texts[i]`."""
+    """The state of the search for a batch. Row i of every [texts, …] tensor belongs to text `_texts[i]`."""
 
     def __init__(self, model: EncoderDecoder, batch: SourceBatch, settings: TranslateSettings) -> None:
         device, n_texts, longest = batch.source_BS.device, len(batch.limits), max(batch.limits)
         self.results: list[list[Hypothesis]] = [[] for _ in range(n_texts)]
-        self._model, self._batch = model, batch
+        self._batch, self._vocab_size = batch, model.config.vocab_size
         self._n_beams, self._n_best = settings.beam, settings.n_best
         self._width = 1 if settings.beam == 1 else 2 * settings.beam
-        self._memory = batch.remembered(model)
-        self._cache = model.new_cache(n_texts, capacity=longest)
+        self.memory = batch.encode(model)
+        self.cache = model.new_cache(n_texts, capacity=longest)
         dtype = torch.float32 if device.type == "mps" else torch.float64  # sums of many; MPS has no fp64
         penalties = length_penalties(longest, settings.length_penalty)
         self._penalties = penalties
@@ -83,8 +85,8 @@ class _Search:
         self._limits_B1 = torch.tensor(batch.limits, device=device)[:, None]
         last = [[penalties[limit]] for limit in batch.limits]
         self._last_penalty_B1 = torch.tensor(last, dtype=dtype, device=device)
-        # Each text begins with one live hypothesis that holds nothing.
-        self._ids_R1 = torch.full((n_texts, 1), batch.bos_id, device=device)
+        # Each text starts with one empty live hypothesis.
+        self.ids_R1 = torch.full((n_texts, 1), batch.bos_id, device=device)
         self._live_BK = torch.zeros((n_texts, 1), dtype=dtype, device=device)
         self._pool = _Pool(n_texts, self._n_beams, dtype, device)
         # At length t, live hypothesis k of text b is hypothesis `beams[t, b, k]` of length t − 1 and a token.
@@ -92,34 +94,32 @@ class _Search:
         self._tokens_TBK = torch.zeros_like(self._beams_TBK)
 
     @property
-    def going(self) -> bool:
-        """Whether a text is still searched for."""
+    def active(self) -> bool:
+        """Whether any text is not done."""
         return len(self._texts) > 0
 
-    def step(self) -> None:
-        """One token more."""
+    def step(self, logprobs_RV: Tensor) -> None:
+        """Extend the live hypotheses by one token, given log P of the next token of each."""
         self._length += 1
-        totals_BC, beams_BC, tokens_BC = self._candidates()
+        totals_BC, beams_BC, tokens_BC = self._candidates(logprobs_RV)
         ends_BC = tokens_BC == self._batch.eos_id
-        over_B1 = self._limits_B1 == self._length if self._length in self._batch.limits else None
-        self._collect(totals_BC, beams_BC, tokens_BC, ends_BC if over_B1 is None else ends_BC | over_B1)
-        # Those that go on, in their order: False sorts before True.
+        at_limit_B1 = self._limits_B1 == self._length if self._length in self._batch.limits else None
+        self._collect(totals_BC, beams_BC, tokens_BC, ends_BC if at_limit_B1 is None else ends_BC | at_limit_B1)
+        # Those that stay live, in their order: False sorts before True.
         order_BK = ends_BC.byte().sort(dim=1, stable=True).indices[:, : self._n_beams]
         live_BK = totals_BC.masked_fill(ends_BC, -math.inf).gather(1, order_BK)
         best_B1, least_B1 = live_BK[:, :1] / self._last_penalty_B1, self._pool.scores_BK[:, self._n_best - 1, None]
-        done_B1 = best_B1 <= least_B1  # never true of NaN, which so reaches the limit and with it the pool
-        if over_B1 is not None:
-            done_B1 = done_B1 | over_B1
+        done_B1 = best_B1 <= least_B1  # false for NaN, which is therefore found at the length limit
+        if at_limit_B1 is not None:
+            done_B1 = done_B1 | at_limit_B1
         self._advance(live_BK, beams_BC.gather(1, order_BK), tokens_BC.gather(1, order_BK), done_B1)
 
-    def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The best continuations of each text, the best first: (log P, the beam that goes on, its next token)."""
+    def _candidates(self, logprobs_RV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The best continuations of each text, the best first: (log P, the beam continued, its next token)."""
         n_texts, n_live = self._live_BK.shape
-        hidden_R1M = self._model.hidden(self._ids_R1, self._memory, cache=self._cache.step())
-        logprobs_RV = self._model.output(hidden_R1M[:, 0]).float().log_softmax(dim=-1)
         logprobs_RV.index_fill_(1, self._batch.never, -math.inf)
-        # What is among the best of a text is among the best of its own row.
-        logprobs_RC, tokens_RC = likeliest(logprobs_RV, self._width)
+        # The best of a text are among the best of their own rows.
+        logprobs_RC, tokens_RC = largest(logprobs_RV, self._width)
         n_each = tokens_RC.shape[1]
         totals_BN = (self._live_BK[:, :, None] + logprobs_RC.view(n_texts, n_live, n_each)).flatten(1)
         totals_BN, order_BN = totals_BN.sort(dim=1, descending=True, stable=True)
@@ -127,23 +127,23 @@ class _Search:
         tokens_BC = tokens_RC.reshape(n_texts, -1).gather(1, order_BC)
         return totals_BN[:, : self._width], order_BC // n_each, tokens_BC
 
-    def _collect(self, totals_BC: Tensor, beams_BC: Tensor, tokens_BC: Tensor, enters_BC: Tensor) -> None:
-        """Put what ends here into the pool. A code says where a hypothesis ended: length, beam, last token."""
-        if bool(enters_BC.any()):
-            codes_BC = (self._length * self._n_beams + beams_BC) * self._model.config.vocab_size + tokens_BC
-            entering_BC = totals_BC.masked_fill(~enters_BC, -math.inf)
-            self._pool.add(entering_BC, codes_BC, self._penalties[self._length])
+    def _collect(self, totals_BC: Tensor, beams_BC: Tensor, tokens_BC: Tensor, ended_BC: Tensor) -> None:
+        """Add the hypotheses that end here to the pool. A code holds where each ended: length, beam, last token."""
+        if bool(ended_BC.any()):
+            codes_BC = (self._length * self._n_beams + beams_BC) * self._vocab_size + tokens_BC
+            ended_totals_BC = totals_BC.masked_fill(~ended_BC, -math.inf)
+            self._pool.add(ended_totals_BC, codes_BC, self._penalties[self._length])
 
     def _advance(self, live_BK: Tensor, beams_BK: Tensor, tokens_BK: Tensor, done_B1: Tensor) -> None:
-        """Note where the live hypotheses come from, and let the cache follow. Texts that are done leave together."""
+        """Record the live hypotheses and reorder the cache to match. Texts that are done are removed together."""
         n_before, n_live = self._live_BK.shape[1], live_BK.shape[1]
         self._beams_TBK[self._length, self._texts, :n_live] = beams_BK
         self._tokens_TBK[self._length, self._texts, :n_live] = tokens_BK
         rows_BK = beams_BK + torch.arange(0, len(beams_BK) * n_before, n_before, device=beams_BK.device)[:, None]
         done = done_B1[:, 0].tolist()
         n_done = sum(done)
-        if n_done == len(done) or n_done >= _LEAVE * len(done):
-            self._leave([row for row, is_done in enumerate(done) if is_done])
+        if n_done == len(done) or n_done >= _COMPACT_SHARE * len(done):
+            self._finish([row for row, is_done in enumerate(done) if is_done])
             staying = [row for row, is_done in enumerate(done) if not is_done]
             kept = torch.tensor(staying, dtype=torch.long, device=beams_BK.device)
             live_BK, tokens_BK, rows_BK = (held_BK.index_select(0, kept) for held_BK in (live_BK, tokens_BK, rows_BK))
@@ -151,16 +151,16 @@ class _Search:
             self._last_penalty_B1 = self._last_penalty_B1[kept]
             self._pool.keep(kept)
             if staying:
-                self._memory = self._memory.keep(staying)
-        elif n_done:  # their rows go on, and count for nothing
+                self.memory = self.memory.keep(staying)
+        elif n_done:  # their rows stay, without effect
             live_BK = live_BK.masked_fill(done_B1, -math.inf)
-        self._live_BK, self._ids_R1 = live_BK, tokens_BK.reshape(-1, 1)
+        self._live_BK, self.ids_R1 = live_BK, tokens_BK.reshape(-1, 1)
         rows = rows_BK.flatten().tolist()
-        if rows and rows != list(range(len(self._cache.lengths))):
-            self._cache.keep(rows)
+        if rows and rows != list(range(len(self.cache.lengths))):
+            self.cache.keep(rows)
 
-    def _leave(self, rows: list[int]) -> None:
-        """Write down the results of texts that are done."""
+    def _finish(self, rows: list[int]) -> None:
+        """Store the results of texts that are done."""
         for row in rows:
             text = int(self._texts[row])
             scores, totals, codes = (
@@ -168,7 +168,7 @@ class _Search:
                 for held_BK in (self._pool.scores_BK, self._pool.totals_BK, self._pool.codes_BK)
             )
             if not scores[0] > -math.inf:
-                raise no_choice()
+                raise no_token_error()
             beams, tokens = (held[: self._length, text].tolist() for held in (self._beams_TBK, self._tokens_TBK))
             for score, total, code in zip(scores, totals, codes, strict=True):
                 if score > -math.inf:
@@ -176,21 +176,21 @@ class _Search:
                     self.results[text].append(Hypothesis(ids, total, score, ids[-1] == self._batch.eos_id))
 
     def _ids(self, code: int, beams: list[list[int]], tokens: list[list[int]]) -> tuple[int, ...]:
-        """From the end of a hypothesis back to its beginning."""
-        code, token = divmod(code, self._model.config.vocab_size)
+        """The tokens of a hypothesis, followed from its end to its beginning."""
+        code, token = divmod(code, self._vocab_size)
         length, beam = divmod(code, self._n_beams)
         ids = [token]
-        for place in range(length - 1, 0, -1):
-            ids.append(tokens[place][beam])
-            beam = beams[place][beam]
+        for position in range(length - 1, 0, -1):
+            ids.append(tokens[position][beam])
+            beam = beams[position][beam]
         return tuple(reversed(ids))
 
 
-def likeliest(x_RV: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The n greatest of each row and their places, [R, n] each, the greatest first; all of a shorter row.
+def largest(x_RV: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The n largest values of each row and their indices, [R, n] each, the largest first; all of a shorter row.
 
-    In a long row, the n greatest lie in those n of 512 strips whose maxima are the greatest: finding maxima is much
-    cheaper than ordering, and only n strips are left to order.
+    In a long row, the n largest lie in those n of 512 strips whose maxima are the largest: finding maxima is much
+    cheaper than sorting, and only n strips are left to sort.
     """
     n_values = x_RV.shape[1]
     if n == 1:
@@ -201,13 +201,13 @@ def likeliest(x_RV: Tensor, n: int) -> tuple[Tensor, Tensor]:
         return best.values, best.indices
     n_whole, n_rest = divmod(n_values, _STRIPS)
     whole_RV = x_RV[:, : n_whole * _STRIPS]
-    highest_RS = whole_RV.unflatten(1, (n_whole, _STRIPS)).amax(dim=1)  # strip s: places s, s + 512, s + 1024 …
+    highest_RS = whole_RV.unflatten(1, (n_whole, _STRIPS)).amax(dim=1)  # strip s: indices s, s + 512, s + 1024 …
     if n_rest:
         highest_RS[:, :n_rest] = torch.maximum(highest_RS[:, :n_rest], x_RV[:, n_whole * _STRIPS :])
     strips_RN = highest_RS.topk(n, dim=1, sorted=False).indices
     offsets = torch.arange(0, n_values, _STRIPS, device=x_RV.device)
-    places_RC = (strips_RN[:, :, None] + offsets).flatten(1)
-    outside_RC = places_RC >= n_values
-    values_RC = x_RV.gather(1, places_RC.masked_fill(outside_RC, 0)).masked_fill(outside_RC, -math.inf)
+    indices_RC = (strips_RN[:, :, None] + offsets).flatten(1)
+    outside_RC = indices_RC >= n_values
+    values_RC = x_RV.gather(1, indices_RC.masked_fill(outside_RC, 0)).masked_fill(outside_RC, -math.inf)
     best = values_RC.topk(n, dim=1)
-    return best.values, places_RC.gather(1, best.indices)
+    return best.values, indices_RC.gather(1, best.indices)

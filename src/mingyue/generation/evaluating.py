@@ -1,4 +1,4 @@
-"""Evaluation mode for as long as something is written."""
+"""Evaluation mode for the length of a block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Generator[None]:
-    """Without dropout; a model in training goes back to training."""
+    """Put a model into evaluation mode (no dropout), and back into training mode afterwards if it was in it."""
     training = model.training
     if training:
         model.eval()

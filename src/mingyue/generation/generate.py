@@ -1,23 +1,23 @@
-"""From prompts to texts."""
+"""Generation of text from prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mingyue.config import GenerateSettings
 from mingyue.errors import GenerationError
 from mingyue.generation.engine import Engine, Note
 from mingyue.generation.sampling import Sampler
+from mingyue.generation.sequence import Event, GeneratedSequence, Generation
 from mingyue.generation.window import window_start
-from mingyue.generation.writing import Event, Generation, Writing
 
 if TYPE_CHECKING:
     from mingyue.models import DecoderOnly
     from mingyue.text import Tokenizer
 
 _LINE_END = "\n"
-"""Read in place of an empty prompt by a model of one long document, which has met its start mark only once."""
+"""Read in place of an empty prompt by a model of one document whose bundle has no `begin_id` (older ones)."""
 
 
 def generate(
@@ -27,22 +27,35 @@ def generate(
     settings: GenerateSettings | None = None,
     *,
     starts_with_bos: bool,
+    begin_id: int | None = None,
+    unseen: Collection[int] = (),
     logprobs: bool = False,
     use_cache: bool = True,
     note: Note | None = None,
 ) -> list[Generation]:
-    """Continue each prompt; returns `samples` texts a prompt, in the order of the prompts. Arguments as in `stream`."""
-    events = stream(
-        model,
-        tokenizer,
-        prompts,
-        settings,
-        starts_with_bos=starts_with_bos,
-        logprobs=logprobs,
-        use_cache=use_cache,
-        note=note,
+    """Continue each prompt; returns `samples` texts per prompt, in the order of prompts. Arguments as in `stream`."""
+    return finished(
+        stream(
+            model,
+            tokenizer,
+            prompts,
+            settings,
+            starts_with_bos=starts_with_bos,
+            begin_id=begin_id,
+            unseen=unseen,
+            logprobs=logprobs,
+            use_cache=use_cache,
+            note=note,
+        )
     )
-    results = [event.result for event in events if event.result is not None]
+
+
+def finished(events: Iterable[Event]) -> list[Generation]:
+    """The finished texts of a stream, in the order of prompts and samples."""
+    results: list[Generation] = []
+    for event in events:
+        if event.result is not None:
+            results.append(event.result)
     return sorted(results, key=lambda result: (result.prompt_index, result.sample))
 
 
@@ -53,50 +66,59 @@ def stream(
     settings: GenerateSettings | None = None,
     *,
     starts_with_bos: bool,
+    begin_id: int | None = None,
+    unseen: Collection[int] = (),
     logprobs: bool = False,
     use_cache: bool = True,
     note: Note | None = None,
 ) -> Iterator[Event]:
-    """Continue each prompt; yields every token of every sample as it is written.
+    """Continue each prompt; yields every token of every sample as it is generated.
 
-    `starts_with_bos`: whether BOS stands before each prompt, as the model's training data had it (an empty prompt is
-    then BOS alone; without, a line end is read in its place). The text depends on the prompt, its index and the
-    settings, never on the batch or on `use_cache` (False reads everything again for every token).
+    `starts_with_bos`: whether BOS precedes each prompt, as in the model's training data. An empty prompt is then BOS
+    alone; otherwise `begin_id` is read in its place, a token that occurs in the training text. `unseen`: ids that do
+    not occur there, which are generated only with `allow_unseen`. The text depends on the prompt, its index and the
+    settings, never on the batch or on `use_cache` (False reads the whole window again for every token).
 
-    `note` receives sentences for the user: a prompt longer than the context, a text that outgrows it; each at
-    most once. What the model reads then is `window_start`'s business.
+    `note` receives sentences for the user: a prompt longer than the context, a text that becomes longer than it; each
+    at most once. `window_start` says what the model reads then.
 
     Raises `GenerationError` when an id of a prompt is unknown to the model, or the model's output is NaN.
     """
     settings = settings or GenerateSettings()
     note = note or _ignore
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-    all_ids = [_prompt_ids(tokenizer, prompt, starts_with_bos, model.config.vocab_size) for prompt in prompts]
-    _tell_long_prompts(all_ids, model.config.context, note)
+    all_ids = [_prompt_ids(tokenizer, prompt, starts_with_bos, begin_id, model.config.vocab_size) for prompt in prompts]
+    _note_long_prompts(all_ids, model.config.context, note)
     device = model.embedding.weight.device
-    texts = [
-        Writing(prompts[i], ids, settings, tokenizer, prompt_index=i, sample=sample, logprobs=logprobs)
+    sequences = [
+        GeneratedSequence(prompts[i], ids, settings, tokenizer, prompt_index=i, sample=sample, logprobs=logprobs)
         for i, ids in enumerate(all_ids)
         for sample in range(settings.samples)
     ]
     if settings.max_new_tokens == 0:
-        return iter([text.nothing() for text in texts])
+        return iter([sequence.empty() for sequence in sequences])
     never = {tokenizer.pad_id, tokenizer.bos_id, *range(tokenizer.vocab_size, model.config.vocab_size)}
-    never -= {tokenizer.eos_id}  # some tokenizers have one mark for beginning, end and padding
+    if not settings.allow_unseen:
+        never |= set(unseen)
+    never -= {tokenizer.eos_id}  # some tokenizers use one token for BOS, EOS and padding
     sampler = Sampler(
         settings,
         never=[token for token in never if token < model.config.vocab_size],
-        end=tokenizer.eos_id,
+        eos_id=tokenizer.eos_id,
         device=device,
         logprobs=logprobs,
     )
-    return Engine(model, sampler, texts, use_cache=use_cache, note=note).run()
+    return Engine(model, sampler, sequences, use_cache=use_cache, note=note).run()
 
 
-def _prompt_ids(tokenizer: Tokenizer, prompt: str, starts_with_bos: bool, vocab_size: int) -> list[int]:
+def _prompt_ids(
+    tokenizer: Tokenizer, prompt: str, starts_with_bos: bool, begin_id: int | None, vocab_size: int
+) -> list[int]:
     ids = tokenizer.encode(prompt)
     if starts_with_bos:
         ids = [tokenizer.bos_id, *ids]
+    elif not ids and begin_id is not None:
+        ids = [begin_id]
     elif not ids:
         ids = tokenizer.encode(_LINE_END) or [tokenizer.bos_id]  # some given tokenizers drop white space
     if max(ids) >= vocab_size:
@@ -107,7 +129,7 @@ def _prompt_ids(tokenizer: Tokenizer, prompt: str, starts_with_bos: bool, vocab_
     return ids
 
 
-def _tell_long_prompts(all_ids: Sequence[Sequence[int]], context: int, note: Note) -> None:
+def _note_long_prompts(all_ids: Sequence[Sequence[int]], context: int, note: Note) -> None:
     long = [i for i, ids in enumerate(all_ids) if len(ids) > context]
     if long:
         first = len(all_ids[long[0]])

@@ -1,4 +1,4 @@
-"""What is searched for, and what a search begins with: hypotheses, their scores, source texts side by side."""
+"""Hypotheses of a translation and their scores, and the batch of source texts that a search starts from."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mingyue.errors import GenerationError
-
 if TYPE_CHECKING:
     from mingyue.models import EncoderDecoder
-    from mingyue.nn import Memory
+    from mingyue.nn import MemoryKV
 
-_MOST_PENALTY = 1e300  # an enormous α must not turn −infinity into NaN
+_MAX_PENALTY = 1e300  # an enormous α must not turn −infinity into NaN
 
 
 @dataclass(frozen=True)
@@ -23,30 +21,30 @@ class Hypothesis:
     """A target text, as ids."""
 
     ids: tuple[int, ...]
-    """Every token written, without the begin mark; if it ended, the end mark is the last and only one."""
+    """Every generated token, without BOS; a finished hypothesis ends with EOS, its only one."""
     log_prob: float
-    """log P (natural) of all of `ids` under the model itself, the end mark included."""
+    """log P (natural) of all of `ids` under the model itself, EOS included."""
     score: float
-    """log_prob / lp(length), by which hypotheses are compared (`length_penalties`)."""
+    """log_prob / lp(length), by which hypotheses are ranked (`length_penalties`)."""
     finished: bool
-    """Whether it ended by itself; if not, the limit of its length cut it off."""
+    """Whether it ends with EOS; if not, it was cut at the length limit."""
     alignment: Tensor | None = field(default=None, compare=False)
-    """[target tokens, source tokens]: where the model looked for each token of `ids`; each row sums to 1."""
+    """[target tokens, source tokens]: cross-attention weights for each token of `ids`; each row sums to 1."""
 
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """Source texts side by side, and what may be written for them."""
+    """A batch of source texts, and the limits of their translations."""
 
     source_BS: Tensor
     lengths_B: Tensor | None
     """Tokens of each row; None when no row is padded."""
     limits: tuple[int, ...]
-    """Most tokens that may be written for each row."""
+    """Maximum number of tokens to generate for each row."""
     bos_id: int
     eos_id: int
     never: Tensor
-    """Ids that are never written."""
+    """Ids that are never generated."""
 
     @classmethod
     def of(
@@ -60,7 +58,7 @@ class SourceBatch:
         never: Collection[int],
         device: torch.device,
     ) -> SourceBatch:
-        """Rows of unequal length are padded on the right."""
+        """Make a batch; rows of unequal length are padded on the right."""
         lengths = [len(source) for source in sources]
         longest = max(lengths)
         rows = [[*source, *[pad_id] * (longest - len(source))] for source in sources]
@@ -73,24 +71,16 @@ class SourceBatch:
             torch.tensor(sorted(never), dtype=torch.long, device=device),
         )
 
-    def remembered(self, model: EncoderDecoder) -> Memory:
-        """Read the source texts, once."""
+    def encode(self, model: EncoderDecoder) -> MemoryKV:
+        """Keys and values of the encoded source texts, for the cross-attention of every step."""
         memory_BSM = model.encode(self.source_BS, source_lengths_B=self.lengths_B)
-        return model.remember(memory_BSM, source_lengths_B=self.lengths_B)
+        return model.project_kv(memory_BSM, source_lengths_B=self.lengths_B)
 
 
 def length_penalties(longest: int, alpha: float) -> list[float]:
     """lp(0) … lp(longest): lp(length) = ((5 + length) / (5 + 1))^α (Wu et al. 2016, section 7, equation 14).
 
-    The length counts the end mark. With α = 0 all are 1 and a score is the sum of log-probabilities.
+    The length counts EOS. With α = 0 all are 1 and a score is the sum of log-probabilities.
     """
     lengths = torch.arange(longest + 1, dtype=torch.float64)
-    return (((5.0 + lengths) / 6.0) ** alpha).clamp(max=_MOST_PENALTY).tolist()
-
-
-def no_choice() -> GenerationError:
-    """The error of a model whose output says nothing."""
-    return GenerationError(
-        "the model's logits leave no token to choose: they are NaN or −infinity",
-        advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
-    )
+    return (((5.0 + lengths) / 6.0) ** alpha).clamp(max=_MAX_PENALTY).tolist()

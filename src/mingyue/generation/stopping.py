@@ -1,4 +1,4 @@
-"""Stop texts: found across the borders of tokens, never shown, not even their beginning."""
+"""Stop texts: matched across token boundaries and never shown, not even in part."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 class StopTexts:
-    """Lets text through up to the first stop text, holding back what may turn out to be the beginning of one.
+    """Passes text on up to the first stop text, and holds back what may be the beginning of one.
 
-    The first is the one that ends first (of several that end together, the longest), so where the pieces are cut
-    changes nothing.
+    The first is the one that ends first (of several that end together, the longest), so the result does not depend on
+    how the text is divided into pieces.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -18,33 +18,33 @@ class StopTexts:
         self.found = False
 
     def push(self, piece: str, *, counts: bool = True) -> str:
-        """The text that is now safe to show. A stop text that is completed while `counts` is false is plain text."""
+        """The text that can be shown after `piece`. A stop text completed while `counts` is false is plain text."""
         if not self._stops:
             return piece
         old, text = len(self._held), self._held + piece
         if counts and (cut := self._first(text, old)) is not None:
             self.found, self._held = True, ""
             return text[:cut]
-        n_held = self._n_unsure(text)
+        n_held = self._n_held_back(text)
         self._held = text[len(text) - n_held :]
         return text[: len(text) - n_held]
 
     def release(self) -> str:
-        """The writing is over: what was held back, which is now plain text."""
+        """The text held back, at the end of generation: it is plain text now."""
         held, self._held = self._held, ""
         return held
 
     def _first(self, text: str, old: int) -> int | None:
-        """Where the stop text begins that ends first, after the first `old` characters."""
-        places: list[tuple[int, int]] = []
+        """Start of the stop text that ends first, after the first `old` characters."""
+        matches: list[tuple[int, int]] = []  # (end, start)
         for stop in self._stops:
             start = text.find(stop, max(0, old - len(stop) + 1))
             if start >= 0:
-                places.append((start + len(stop), start))
-        return min(places)[1] if places else None
+                matches.append((start + len(stop), start))
+        return min(matches)[1] if matches else None
 
-    def _n_unsure(self, text: str) -> int:
-        """Length of the longest end of `text` that is the beginning of a stop text."""
+    def _n_held_back(self, text: str) -> int:
+        """Length of the longest suffix of `text` that is a proper prefix of a stop text."""
         longest = 0
         for stop in self._stops:
             for length in range(min(len(stop) - 1, len(text)), longest, -1):

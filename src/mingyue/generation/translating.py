@@ -1,4 +1,4 @@
-"""From lines to their translations."""
+"""Translation of lines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from mingyue.config import TranslateSettings
 from mingyue.errors import GenerationError
 from mingyue.generation.beam import beam_search
-from mingyue.generation.drawing import draw_translations
 from mingyue.generation.evaluating import evaluating
 from mingyue.generation.hypotheses import Hypothesis, SourceBatch
-from mingyue.nn import Taps, bare
+from mingyue.generation.translation_sampling import sample_translations
+from mingyue.nn import Taps, for_inference
 
 if TYPE_CHECKING:
     from mingyue.models import EncoderDecoder
@@ -30,22 +30,22 @@ class Translation:
 
     text: str
     score: float
-    """log_prob / lp(tokens written), by which translations of a line are compared."""
+    """log_prob / lp(number of tokens), by which the translations of a line are ranked."""
     log_prob: float
-    """log P (natural) of the translation under the model, its end mark included."""
+    """log P (natural) of the translation under the model, EOS included."""
     finished: bool
-    """Whether it ended by itself; if not, it was cut off at the limit of its length."""
+    """Whether it ends with EOS; if not, it was cut at the length limit."""
     tokens: tuple[str, ...]
-    """What was written, token by token, for people; with the end mark if it ended."""
+    """The generated tokens in readable form; a finished translation includes EOS."""
     source_tokens: tuple[str, ...]
-    """What the model read, with its end mark."""
+    """The source tokens in readable form, EOS included."""
     truncated: bool = False
-    """Whether the line had more tokens than the context, so that its end was not read."""
+    """Whether the line was cut because it has more tokens than the context."""
     alignment: Tensor | None = field(default=None, compare=False)
-    """[tokens, source tokens]: where the model looked when it wrote each token; each row sums to 1. On request."""
+    """[tokens, source tokens]: cross-attention weights for each token; each row sums to 1. None unless requested."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; without an alignment that was not asked for."""
+        """For JSON; without `alignment` where there is none."""
         values = asdict(replace(self, alignment=None))
         if self.alignment is None:
             del values["alignment"]
@@ -61,32 +61,35 @@ def translate(
     lines: Sequence[str],
     settings: TranslateSettings | None = None,
     *,
+    unseen: Collection[int] = (),
     align: bool = False,
     first_line: int = 0,
     progress: Progress | None = None,
 ) -> list[list[Translation]]:
-    """Translate each line; returns `n_best` translations a line, the best first (draws: in the order of drawing).
+    """Translate each line; returns `n_best` translations per line, the best first (with `sample`: in sampling order).
 
-    The result depends on the line and the settings (when drawing: on its index too, counted from `first_line`, so that
-    a text may come in several calls), never on the batch. A line without tokens has empty translations, and the model
-    is not asked. A line longer than the context is cut, and its translations say so (`truncated`). `align` adds where
-    the model looked: weights of the cross-attention of the last block, averaged over its heads. `progress` gets the
-    lines done and all.
+    The result depends on the line and the settings (with `sample` also on the index of the line, counted from
+    `first_line`, so that a text may be passed in several calls), never on the batch. The translation of a line without
+    tokens is empty. A line longer than the context is cut, and its translations are marked `truncated`. `align` adds
+    the weights of the cross-attention of the last block, averaged over its heads. `unseen`: ids that do
+    not occur in the training targets, which are generated only with `allow_unseen`. `progress` receives the number of
+    lines done and of all lines.
 
-    Raises `GenerationError` when a line has a token that the model does not know, or the model's output is NaN.
+    Raises `GenerationError` when a line has a token id outside the model's vocabulary, or the model's output is NaN.
     """
     settings = settings or TranslateSettings()
     all_ids = [source_tokenizer.encode(line) for line in lines]
-    room = model.config.context - 1
-    sources = [[*ids[:room], source_tokenizer.eos_id] if ids else [] for ids in all_ids]
-    found = _search(
+    max_ids = model.config.context - 1  # and EOS
+    sources = [[*ids[:max_ids], source_tokenizer.eos_id] if ids else [] for ids in all_ids]
+    found = _find_hypotheses(
         model,
         sources,
         settings,
         bos_id=target_tokenizer.bos_id,
         eos_id=target_tokenizer.eos_id,
         pad_id=target_tokenizer.pad_id,
-        n_written_ids=target_tokenizer.vocab_size,
+        n_target_ids=target_tokenizer.vocab_size,
+        unseen=() if settings.allow_unseen else unseen,
         align=align,
         first_line=first_line,
         progress=progress,
@@ -103,7 +106,7 @@ def translate(
                 finished=one.finished,
                 tokens=tuple(map(target_tokenizer.token_text, one.ids)),
                 source_tokens=source_tokens,
-                truncated=len(ids) > room,
+                truncated=len(ids) > max_ids,
                 alignment=one.alignment,
             )
             for one in hypotheses
@@ -122,32 +125,32 @@ def translate_ids(
     pad_id: int,
     align: bool = False,
 ) -> list[list[Hypothesis]]:
-    """`n_best` hypotheses for each source, which ends with its end mark; the best first (draws: in their order).
+    """`n_best` hypotheses for each source, which ends with EOS; the best first (with `sample`: in sampling order).
 
-    At most as many tokens as the source has without its end mark and `extra_tokens` more are written, at least one,
-    and no more than the context. Padding and begin marks are never written.
+    The maximum length is that of the source without EOS plus `extra_tokens`, at least 1 and at most the context. PAD
+    and BOS are never generated.
 
-    Raises `GenerationError` when a source has no token, more than the context, or one that the model does not know.
+    Raises `GenerationError` when a source is empty, longer than the context, or has an id outside the vocabulary.
     """
     for number, source in enumerate(sources):
         if not 1 <= len(source) <= model.config.context:
             raise GenerationError(
                 f"source {number} has {len(source)} tokens; the model reads 1 to {model.config.context}",
-                advice="End each source with the end mark, and cut long ones.",
+                advice="End each source with EOS, and cut long ones.",
             )
-    return _search(
+    return _find_hypotheses(
         model,
         sources,
         settings or TranslateSettings(),
         bos_id=bos_id,
         eos_id=eos_id,
         pad_id=pad_id,
-        n_written_ids=model.config.vocab_size,
+        n_target_ids=model.config.vocab_size,
         align=align,
     )
 
 
-def _search(
+def _find_hypotheses(
     model: EncoderDecoder,
     sources: Sequence[Sequence[int]],
     settings: TranslateSettings,
@@ -155,14 +158,15 @@ def _search(
     bos_id: int,
     eos_id: int,
     pad_id: int,
-    n_written_ids: int,
+    n_target_ids: int,
     align: bool,
+    unseen: Collection[int] = (),
     first_line: int = 0,
     progress: Progress | None = None,
 ) -> list[list[Hypothesis]]:
-    """Hypotheses for each source, none for one without tokens; ids from `n_written_ids` on spell nothing."""
+    """Hypotheses for each source, none for an empty one; ids from `n_target_ids` on are never generated."""
     _check_ids(sources, model.config.source_vocab_size or model.config.vocab_size, first_line)
-    never = {pad_id, bos_id, *range(n_written_ids, model.config.vocab_size)} - {eos_id}
+    never = {pad_id, bos_id, *range(n_target_ids, model.config.vocab_size), *unseen} - {eos_id}
     results: list[list[Hypothesis]] = [[] for _ in sources]
     n_done = sum(not source for source in sources)
     for lines in _batches(sources, settings.batch_size):
@@ -176,13 +180,13 @@ def _search(
             device=model.embedding.weight.device,
         )
         with evaluating(model), torch.inference_mode():
-            acting = bare(model)
+            fast_model = for_inference(model)
             if settings.sample:
-                found = draw_translations(acting, batch, settings, [first_line + line for line in lines])
+                found = sample_translations(fast_model, batch, settings, [first_line + line for line in lines])
             else:
-                found = beam_search(acting, batch, settings)
+                found = beam_search(fast_model, batch, settings)
             if align:
-                found = _aligned(acting, batch, found, pad_id)
+                found = _with_alignment(fast_model, batch, found, pad_id)
         for line, hypotheses in zip(lines, found, strict=True):
             results[line] = hypotheses
         n_done += len(lines)
@@ -192,14 +196,14 @@ def _search(
 
 
 def _batches(sources: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
-    """Lines of about equal length side by side. The longest come first: if memory fails, then at once."""
+    """Line numbers, grouped by length. The longest come first, so that too little memory shows at once."""
     order = sorted((i for i, source in enumerate(sources) if source), key=lambda i: (-len(sources[i]), i))
     for start in range(0, len(order), size):
         yield order[start : start + size]
 
 
 def _limit(n_source: int, settings: TranslateSettings, context: int) -> int:
-    """Most tokens written for a source of `n_source` tokens, its end mark counted."""
+    """Maximum length of the translation of a source of `n_source` tokens, EOS included in both."""
     return min(max(n_source - 1 + settings.extra_tokens, 1), context)
 
 
@@ -212,16 +216,16 @@ def _check_ids(sources: Sequence[Collection[int]], n_known: int, first_line: int
             )
 
 
-def _aligned(
+def _with_alignment(
     model: EncoderDecoder, batch: SourceBatch, found: Sequence[Sequence[Hypothesis]], pad_id: int
 ) -> list[list[Hypothesis]]:
-    """The same hypotheses with where the model looked, from one pass over what it has written."""
+    """The hypotheses with their cross-attention weights, from one forward pass over all of them."""
     device = batch.source_BS.device
     texts = [text for text, hypotheses in enumerate(found) for _ in hypotheses]
-    written = [one.ids for hypotheses in found for one in hypotheses]
-    longest = max(len(ids) for ids in written)
-    # The row of a token is the pass that chose it: what stands before it goes in.
-    inputs = [[batch.bos_id, *ids[:-1], *[pad_id] * (longest - len(ids))] for ids in written]
+    generated = [one.ids for hypotheses in found for one in hypotheses]
+    longest = max(len(ids) for ids in generated)
+    # Row t of the weights is the step that chose token t: its input is the token before.
+    inputs = [[batch.bos_id, *ids[:-1], *[pad_id] * (longest - len(ids))] for ids in generated]
     chosen = torch.tensor(texts, device=device)
     lengths_N = None if batch.lengths_B is None else batch.lengths_B[chosen]
     name = f"decoder.blocks.{model.config.n_layers - 1}.cross_attention.weights"
@@ -230,6 +234,6 @@ def _aligned(
     weights_NTS = taps.values[name].mean(dim=1)
     n_source = [batch.source_BS.shape[1]] * len(texts) if lengths_N is None else lengths_N.tolist()
     maps = iter(
-        weights_TS[: len(ids), :n].clone() for weights_TS, ids, n in zip(weights_NTS, written, n_source, strict=True)
+        weights_TS[: len(ids), :n].clone() for weights_TS, ids, n in zip(weights_NTS, generated, n_source, strict=True)
     )
     return [[replace(one, alignment=next(maps)) for one in hypotheses] for hypotheses in found]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.charts import Chart, matrix_chart, matrix_grid
+from mingyue.charts import Chart, MatrixChart, MatrixGrid
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.attention_weights import PartWeights, check_size, part_weights
 from mingyue.inspection.command import ONE_TEXT, Command, Option
@@ -122,7 +122,7 @@ def _grid(part: PartWeights, language: Language) -> Chart:
         "Rows: query tokens. Columns: key tokens. Each row sums to 1. Layers and heads are counted from 0.",
         "行：查询 token。列：键 token。每行之和为 1。层和头从 0 数起。",
     )
-    return matrix_grid(
+    return MatrixGrid(
         PART_NAMES[part.part].of(language),
         part.weights_LHTS,
         row_titles=[layer_label(layer, language) for layer in part.layers],
@@ -143,7 +143,7 @@ def _map_title(part: PartWeights, language: Language) -> str:
 
 
 def _map(part: PartWeights, language: Language) -> Chart:
-    return matrix_chart(
+    return MatrixChart(
         _map_title(part, language),
         part.weights_LHTS[0, 0],
         row_labels=part.rows,

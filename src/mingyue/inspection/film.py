@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mingyue.charts import Chart, TextMark, line_chart
-from mingyue.charts.film import Film, Scene, SceneMaps
+from mingyue.charts import Chart, LineChart, TextMark
+from mingyue.charts.attention_film import AttentionFilm, FilmStep, StepMaps
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.command import FILE, SOURCE, TEXT, Command, Inspected
@@ -104,13 +104,13 @@ class FilmView(View):
             ],
         }
 
-    def _film(self, language: Language) -> Film:
+    def _film(self, language: Language) -> AttentionFilm:
         first = self.frames[0]
         size = max(sum(part.bytes_LHTS.size for part in frame.parts) for frame in self.frames)
         chosen = _spread(len(self.frames), max(2, MOST_BYTES // size))
-        return Film(
+        return AttentionFilm(
             title=f"{self.title.of(language)}: {first.watched}",
-            scenes=[self._scene(number, language) for number in chosen],
+            steps=[self._scene(number, language) for number in chosen],
             part_titles=[PART_NAMES[part.part].of(language) for part in first.parts],
             row_titles=[[layer_label(n, language) for n in range(part.bytes_LHTS.shape[0])] for part in first.parts],
             column_titles=[[head_label(n, language) for n in range(part.bytes_LHTS.shape[1])] for part in first.parts],
@@ -122,7 +122,7 @@ class FilmView(View):
             note=self._note(language, len(chosen)),
         )
 
-    def _scene(self, number: int, language: Language) -> Scene:
+    def _scene(self, number: int, language: Language) -> FilmStep:
         frame, heldout = self.frames[number], self.heldout_loss_N[number]
         label = [Words(f"step {frame.step:,}", f"第 {frame.step:,} 步").of(language)]
         if np.isfinite(heldout):
@@ -133,8 +133,8 @@ class FilmView(View):
             [_word(*top) for top in zip(words_TK, values_TK, strict=True)]
             for words_TK, values_TK in zip(frame.words_LTK, frame.probabilities_LTK.tolist(), strict=True)
         ]
-        maps = [SceneMaps(part.bytes_LHTS, part.rows, part.columns) for part in frame.parts]
-        return Scene(" · ".join(label), maps, words, frame.pieces_T)
+        maps = [StepMaps(part.bytes_LHTS, part.rows, part.columns) for part in frame.parts]
+        return FilmStep(" · ".join(label), maps, words, frame.pieces_T)
 
     def _losses(self, language: Language) -> list[Chart]:
         text, heldout = Words("this text", "这段文本"), Words("held-out text", "留出文本")
@@ -148,7 +148,7 @@ class FilmView(View):
             return []
         title = Words("Loss by step", "各步的损失").of(language)
         x, y = Words("step", "步数").of(language), Words("nats per token", "nat / token").of(language)
-        return [line_chart(title, rows, x="step", y="loss", series="of", x_title=x, y_title=y)]
+        return [LineChart(title, rows, x="step", y="loss", series="of", x_title=x, y_title=y)]
 
     def _note(self, language: Language, n_shown: int) -> str:
         notes = []

@@ -22,7 +22,6 @@ from safetensors.numpy import save
 
 from mingyue.files import write_bytes_atomically
 from mingyue.inspection.attention_weights import part_weights
-from mingyue.inspection.lens import lens_view
 from mingyue.inspection.parts import Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.training.storage import disk_errors
@@ -86,6 +85,8 @@ class Frame:
 
 def take_frame(subject: Subject, reading: Reading, step: int) -> Frame:
     """The frame of a text, from the model as it is. Raises `GenerationError` as `capture` and `attention_view` do."""
+    from mingyue.inspection.lens import lens_view  # with charts, which runs without --watch do not load
+
     lens = lens_view(subject, reading, top=_TOP)
     kept = slice(max(0, len(lens.pieces_T) - MOST_POSITIONS), None)
     parts = []

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.charts import Chart, TextMark, matrix_chart, word_grid
+from mingyue.charts import Chart, MatrixChart, TextMark, WordGrid
 from mingyue.inspection.ablation import Ablated, ablate_heads
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.command import FILE, SEED, SOURCE, STEP, TARGET, TEXTS, Command, Inspected, Progress, Text
@@ -279,7 +279,7 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
         return TextMark(_SHORT[part.label(layer, head)].of(language), part.best(layer, head).score, lines)
 
     name = PART_NAMES[part.part]
-    return word_grid(
+    return WordGrid(
         Words(f"{name.en}: what each head does", f"{name.zh}：各个头的作用").of(language),
         [[mark(layer, head) for head in range(len(heads))] for layer in range(len(layers))],
         row_labels=layers,
@@ -303,7 +303,7 @@ def loss_chart(part: PartHeads, zero_LH: Floats, measured_on: Words, language: L
     """The change of the loss with each head switched off, layers × heads."""
     layers, heads = _titles(part, language)
     name = PART_NAMES[part.part]
-    return matrix_chart(
+    return MatrixChart(
         Words(
             f"{name.en}: Δ loss with a head off, nats per token",
             f"{name.zh}：关掉一个头后的 Δ 损失（每 token nat）",

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mingyue.charts import Chart, TextMark, line_chart, word_grid
+from mingyue.charts import Chart, LineChart, TextMark, WordGrid
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.capture import capture
@@ -101,7 +101,7 @@ class LensView(View):
                 f"The last {MOST_COLUMNS} of {n_all} positions.", f"共 {n_all} 个位置，这里是最后 {MOST_COLUMNS} 个。"
             )
             note.append(cut.of(language))
-        return word_grid(
+        return WordGrid(
             self.title.of(language),
             cells,
             row_labels=self._labels(language),
@@ -217,7 +217,7 @@ class LensView(View):
             ("kl", apart, Words("KL, nats", "KL（nat）"), False),
         )
         return [
-            line_chart(
+            LineChart(
                 name.of(language), rows, x="layer", y=column, x_title=tick, y_title=unit.of(language), log_y=logarithmic
             )
             for column, name, unit, logarithmic in drawn

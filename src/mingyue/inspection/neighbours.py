@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from mingyue.charts import Chart, bar_chart
+from mingyue.charts import BarChart, Chart
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.command import STEP, Command, Option
@@ -58,7 +58,7 @@ class NeighboursView(View):
     def charts(self, language: Language = "en") -> list[Chart]:
         """A bar for each neighbour, one chart per embedding table."""
         return [
-            bar_chart(
+            BarChart(
                 _title(one, language),
                 [
                     {"token": f"{rank}. {piece}", "cosine": value}

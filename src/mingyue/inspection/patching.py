@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mingyue.charts import Chart, matrix_chart
+from mingyue.charts import Chart, MatrixChart
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.capture import capture
@@ -55,7 +55,7 @@ class PatchingView(View):
         """Taps × positions, coloured by the recovered share."""
         rows, row_title = _row_labels(self.places, language)
         return [
-            matrix_chart(
+            MatrixChart(
                 Words(
                     f'Share of the answer "{self.answer}" (not "{self.instead}") recovered by one vector',
                     f"一个向量能恢复多少答案“{self.answer}”（而非“{self.instead}”）",

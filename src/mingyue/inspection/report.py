@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mingyue.charts import Chart, Section, check_place, write_page
+from mingyue.charts import Chart, Section, check_output_path, write_page
 from mingyue.config import EncoderDecoderConfig
 from mingyue.errors import GenerationError
 from mingyue.inspection.attention import attention_view
@@ -134,7 +134,7 @@ def write_report(
     all. Where a section has nothing to show, the page says why, and so do the returned notes. Raises `SettingsError`
     for a name that does not end in .html, a missing folder, and an unknown language.
     """
-    check_place(path, (".html",))
+    check_output_path(path, (".html",))
     check_language(language)
     subject, reading = inspected.subject, inspected.reading
     plans: list[tuple[str, Callable[[], _Parts]]] = [

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mingyue.charts import Chart, TextMark, text_chart
+from mingyue.charts import Chart, TextChart, TextMark
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.command import ONE_TEXT, Command, Option
@@ -69,7 +69,7 @@ class SurpriseView(View):
         """The text, each token coloured."""
         marks = [TextMark(text, self._value(n), self._hover(n, language)) for n, text in enumerate(self.texts_N)]
         return [
-            text_chart(
+            TextChart(
                 self.title.of(language),
                 marks,
                 low=0.0,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mingyue.charts import Chart, bar_chart
+from mingyue.charts import BarChart, Chart
 from mingyue.inspection.command import ONE_TEXT, Command
 from mingyue.inspection.recording import Recorder
 from mingyue.inspection.subject import Reading, Subject
@@ -155,7 +155,7 @@ def _charts(view: TraceView, language: Language) -> list[Chart]:
     part = Words("part", "部件").of(language)
     tied = Words("The output layer is the embedding table, which is counted once.", "输出层就是嵌入表，只计一次。")
     return [
-        bar_chart(
+        BarChart(
             Words("Parameters by part", "参数，按部件").of(language),
             rows,
             x="part",
@@ -164,7 +164,7 @@ def _charts(view: TraceView, language: Language) -> list[Chart]:
             y_title=Words("parameters", "参数个数").of(language),
             note=tied.of(language) if any(step.formula == "x·Eᵀ" for step in view.steps) else "",
         ),
-        bar_chart(
+        BarChart(
             Words("FLOPs of this text by part", "这段文本的 FLOPs，按部件").of(language),
             rows,
             x="part",

@@ -82,8 +82,7 @@ INPUT = Rule(Words("input of attention", "注意力的输入"), "Q M", "x", 1)
 _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
     ("embedding", "", "embedding"): _LOOKUP,
     ("source_embedding", "", "embedding"): _LOOKUP,
-    ("model", "DecoderOnly.hidden", "mul"): _SCALE,
-    ("model", "EncoderDecoder._embed", "mul"): _SCALE,
+    ("model", "TransformerBase._embed", "mul"): _SCALE,
     ("positions", "LearnedPositions.add", "embedding"): Rule(
         Words("look up the embeddings of the positions", "查表：取出各位置的嵌入"), "Q M", "p = P[0 … T−1]"
     ),
@@ -103,25 +102,25 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
         Words("queries, keys and values by one matrix", "一个矩阵同时算出查询、键、值"),
         "Q (H+2G)·D", "[Q; K; V] = x·Wᵀ + b", 2,
     ),
-    ("attention", "MultiHeadAttention.forward", "view"): _SPLIT,
-    ("attention", "MultiHeadAttention.forward", "transpose", 0): _QUERY,
-    ("attention", "MultiHeadAttention.forward", "transpose", 1): _KEY,
-    ("attention", "MultiHeadAttention.forward", "transpose", 2): _VALUE,
-    ("attention", "RotaryRotation.turn", "addcmul", 0): Rule(
+    ("attention", "MultiHeadAttention.project_qkv", "view"): _SPLIT,
+    ("attention", "MultiHeadAttention.project_qkv", "transpose", 0): _QUERY,
+    ("attention", "MultiHeadAttention.project_qkv", "transpose", 1): _KEY,
+    ("attention", "MultiHeadAttention.project_qkv", "transpose", 2): _VALUE,
+    ("attention", "RotaryRotation.rotate", "addcmul", 0): Rule(
         Words("rotate the queries by position", "按位置旋转查询"), "H Q D", "q = R(pos)·q"
     ),
-    ("attention", "RotaryRotation.turn", "addcmul", 1): Rule(
+    ("attention", "RotaryRotation.rotate", "addcmul", 1): Rule(
         Words("rotate the keys by position", "按位置旋转键"), "G K D", "k = R(pos)·k"
     ),
     # Cross-attention: queries of the target, keys and values of the source.
     ("cross_attention.key_value", "", "linear"): Rule(
         Words("keys and values of the source", "源文本的键和值"), "K 2G·D", "[K; V] = memory·Wᵀ + b"
     ),
-    ("cross_attention", "CrossAttention.remember", "view"): Rule(
+    ("cross_attention", "CrossAttention.project_kv", "view"): Rule(
         Words("split into heads (view)", "拆成各头（view）"), "K 2G D", ""
     ),
-    ("cross_attention", "CrossAttention.remember", "transpose", 0): _KEY,
-    ("cross_attention", "CrossAttention.remember", "transpose", 1): _VALUE,
+    ("cross_attention", "CrossAttention.project_kv", "transpose", 0): _KEY,
+    ("cross_attention", "CrossAttention.project_kv", "transpose", 1): _VALUE,
     ("cross_attention.query", "", "linear"): Rule(
         Words("queries of the target", "目标文本的查询"), "Q H·D", "Q = x·Wᵀ + b"
     ),
@@ -154,10 +153,10 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
     ("attention", "explicit_attention", "matmul", 1): Rule(
         Words("weighted sum of values per head", "各头对值加权求和"), "H Q D", "weights·v", 5
     ),
-    ("attention", "Attention._attend", "transpose"): Rule(
+    ("attention", "Attention.join_heads", "transpose"): Rule(
         Words("back: positions before heads (transpose)", "换回：位置在前，头在后（transpose）"), "Q H D", "", 6
     ),
-    ("attention", "Attention._attend", "flatten"): Rule(
+    ("attention", "Attention.join_heads", "flatten"): Rule(
         Words("join the heads (flatten)", "拼接各头（flatten）"), "Q H·D", "", 7
     ),
     ("attention.output", "", "linear"): Rule(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mingyue.charts import Chart, line_chart, matrix_chart, matrix_grid, scatter_chart
+from mingyue.charts import Chart, LineChart, MatrixChart, MatrixGrid, ScatterChart
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.command import FILE, SEED, STEP, TEXTS, Command, Option
 from mingyue.inspection.labels import decimals, layer_ticks
@@ -75,7 +75,7 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         rows.append({"layer": tick, "which": _WORD.of(language), **own})
         if np.isfinite(mean):
             rows.append({"layer": tick, "which": _OTHERS.of(language), "mean": mean, "low": low, "high": high})
-    by_layer = line_chart(
+    by_layer = LineChart(
         Words(f'"{word}": cosine similarity of its vectors by layer', f"“{word}”：各层里向量的余弦相似度").of(language),
         rows,
         x="layer",
@@ -91,7 +91,7 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         ).of(language),
     )
     note = _about(view, language)
-    grid = matrix_grid(
+    grid = MatrixGrid(
         Words(f'"{word}": cosines between its occurrences by layer', f"“{word}”：各处出现之间的余弦，逐层").of(
             language
         ),
@@ -104,7 +104,7 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         high=1.0,
         language=language,
     )
-    last = matrix_chart(
+    last = MatrixChart(
         Words(f'"{word}": cosines at the end of the model', f"“{word}”：模型末端的余弦").of(language),
         view.cosines_LNN[-1],
         row_labels=labels,
@@ -119,7 +119,7 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         {"first": x, "second": y, "label": label, "text": str(row + 1)}
         for (x, y), label, row in zip(view.plane_N2.tolist(), labels, view.text_N.tolist(), strict=True)
     ]
-    plane = scatter_chart(
+    plane = ScatterChart(
         Words(f'"{word}": its final vectors in a plane (PCA)', f"“{word}”：末端向量的平面图（PCA）").of(language),
         points,
         x="first",

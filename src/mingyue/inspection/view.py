@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mingyue.charts import Chart, check_place, page_of_charts, write_charts, write_json
+from mingyue.charts import Chart, check_output_path, page_of_charts, write_charts, write_json
 from mingyue.words import Language, TextTable, Words
 
 
@@ -37,7 +37,7 @@ class View(ABC):
         Returns what the user should know (a missing font). Raises as `write_charts` does.
         """
         path = Path(path)
-        check_place(path)
+        check_output_path(path)
         if path.suffix.lower() == ".json":
             write_json(path, {"title": self.title.of(language), **self.to_dict()})
             return []

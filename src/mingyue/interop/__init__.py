@@ -1,4 +1,4 @@
-"""To and from the models of other libraries: one declarative name map a family, read in both directions."""
+"""Conversion from and to the models of other libraries: one declarative name map per family, for both directions."""
 
 from mingyue.interop.families import FAMILIES, choose_family, from_hf_state, to_hf_state
 from mingyue.interop.folder import load_hf_folder, save_hf_folder

@@ -1,4 +1,4 @@
-"""The families that have a name map, and the two directions through it."""
+"""The families with a name map, and conversion in both directions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 def from_hf_state(config_json: Json, tensors: Mapping[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor]]:
     """A foreign config.json and its tensors → (config, state of a `DecoderOnly(config)`, fp32).
 
-    Raises `InteropError` naming the first key or tensor that is missing, not expected or not understood.
+    Raises `InteropError` naming the first key or tensor that is missing, unexpected or not supported.
     """
     family = _family(config_json.get("model_type"), "config.json: model_type")
     config = family.read_config(config_json)
@@ -39,8 +39,8 @@ def to_hf_state(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """(config, state of a `DecoderOnly(config)`) → a foreign config.json and its tensors: the inverse.
 
-    `family` is gpt2, llama or qwen3; none = the first that can express the config. `special_ids` may hold the names in
-    `SPECIAL_IDS`; those not given are written as null, for the families' own defaults would point at words.
+    `family` is gpt2, llama or qwen3; default: the first that can express the config. `special_ids` may have the keys
+    `SPECIAL_IDS`; missing ones are written as null, because the defaults of the families are ids of ordinary tokens.
 
     Raises `InteropError` naming the setting that the family cannot express, or the first tensor that does not fit.
     """
@@ -77,8 +77,8 @@ def _family(name: object, where: str) -> Family[ModelConfig]:
         return FAMILIES[name]
     if name == MARIAN.model_type:
         raise InteropError(
-            f"{where} is {name!r}: a model of two texts, whose SentencePiece tokenizers are not understood here",
-            advice="Its weights alone come and go through mingyue.interop.from_marian and to_marian.",
+            f"{where} is {name!r}: an encoder-decoder model, whose SentencePiece tokenizers are not supported",
+            advice="mingyue.interop.from_marian and to_marian convert its weights.",
         )
     guess = nearest(str(name), FAMILIES)
     raise InteropError(

@@ -1,4 +1,4 @@
-"""A local folder as transformers writes it: config.json with model.safetensors, whole or in shards. No pickle."""
+"""A local folder in the format of transformers: config.json and model.safetensors, in one file or in shards."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 def load_hf_folder(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Read a folder of a known family: (config, state of a `DecoderOnly(config)`, fp32).
 
-    Raises `InteropError` that names the file, and the first key or tensor that is missing, not expected or not
-    understood. Nothing in the folder is executed.
+    Raises `InteropError` that names the file, and the first key or tensor that is missing, unexpected or not
+    supported. Nothing in the folder is executed.
     """
     if not folder.is_dir():
         raise InteropError(f"{folder} is not a folder")
@@ -46,13 +46,13 @@ def save_hf_folder(
 ) -> None:
     """Write a folder that transformers loads; arguments as in `to_hf_state`. `verify_hf` compares it with the model.
 
-    Raises `InteropError` for a config that no family expresses, or when the disk refuses.
+    Raises `InteropError` for a config that no family can express, or when the folder cannot be written.
     """
     theirs, tensors = to_hf_state(config, state, family=family, special_ids=special_ids)
     plain = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / INDEX).unlink(missing_ok=True)  # of another model: it would be read instead of what is written here
+        (folder / INDEX).unlink(missing_ok=True)  # of an older model: it would be read instead
         write_bytes_atomically(folder / WEIGHTS, save(plain, metadata={"format": "pt"}))
         write_text_atomically(folder / CONFIG, json.dumps(theirs, ensure_ascii=False, indent=2) + "\n")
     except OSError as error:
@@ -71,15 +71,15 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
                 advice="Use a copy with model.safetensors; transformers writes one: model.save_pretrained(folder).",
             )
         raise InteropError(f"{folder} has neither {WEIGHTS} nor {INDEX}")
-    places = _read_json(folder / INDEX).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
+    shard_of = _read_json(folder / INDEX).get("weight_map")
+    if not isinstance(shard_of, dict) or not all(isinstance(shard, str) for shard in shard_of.values()):
         raise InteropError(f"{folder / INDEX} has no weight_map of tensor names to file names")
     tensors: dict[str, Tensor] = {}
-    for shard in sorted(set(places.values())):
+    for shard in sorted(set(shard_of.values())):
         if Path(shard).name != shard or not (folder / shard).is_file():
             raise InteropError(f"{folder / INDEX} names {shard}, which is not a file in {folder}")
         tensors |= _read_file(folder / shard)
-    for name, shard in places.items():
+    for name, shard in shard_of.items():
         if name not in tensors:
             raise InteropError(f"{folder / INDEX}: tensor {name} is not in {shard}")
     return tensors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mingyue.config import ModelConfig
-from mingyue.interop.mapping import Family, Setting, TensorRule
+from mingyue.interop.mapping import Family, Setting, TensorRule, weight_and_bias
 
 _ACTIVATIONS = {
     "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "gelu": "gelu", "relu": "relu", "relu2": "relu2",
@@ -50,20 +50,13 @@ GPT2 = Family(
     tensors=(
         TensorRule("embedding.weight", "transformer.wte.weight"),
         TensorRule("positions.table", "transformer.wpe.weight"),
-        TensorRule("blocks.{i}.attention_norm.weight", "transformer.h.{i}.ln_1.weight"),
-        TensorRule("blocks.{i}.attention_norm.bias", "transformer.h.{i}.ln_1.bias"),
-        TensorRule("blocks.{i}.attention.qkv.weight", "transformer.h.{i}.attn.c_attn.weight", turned=True),
-        TensorRule("blocks.{i}.attention.qkv.bias", "transformer.h.{i}.attn.c_attn.bias"),
-        TensorRule("blocks.{i}.attention.output.weight", "transformer.h.{i}.attn.c_proj.weight", turned=True),
-        TensorRule("blocks.{i}.attention.output.bias", "transformer.h.{i}.attn.c_proj.bias"),
-        TensorRule("blocks.{i}.feedforward_norm.weight", "transformer.h.{i}.ln_2.weight"),
-        TensorRule("blocks.{i}.feedforward_norm.bias", "transformer.h.{i}.ln_2.bias"),
-        TensorRule("blocks.{i}.feedforward.inner.weight", "transformer.h.{i}.mlp.c_fc.weight", turned=True),
-        TensorRule("blocks.{i}.feedforward.inner.bias", "transformer.h.{i}.mlp.c_fc.bias"),
-        TensorRule("blocks.{i}.feedforward.output.weight", "transformer.h.{i}.mlp.c_proj.weight", turned=True),
-        TensorRule("blocks.{i}.feedforward.output.bias", "transformer.h.{i}.mlp.c_proj.bias"),
-        TensorRule("final_norm.weight", "transformer.ln_f.weight"),
-        TensorRule("final_norm.bias", "transformer.ln_f.bias"),
+        *weight_and_bias("blocks.{i}.attention_norm", "transformer.h.{i}.ln_1"),
+        *weight_and_bias("blocks.{i}.attention.qkv", "transformer.h.{i}.attn.c_attn", transposed=True),
+        *weight_and_bias("blocks.{i}.attention.output", "transformer.h.{i}.attn.c_proj", transposed=True),
+        *weight_and_bias("blocks.{i}.feedforward_norm", "transformer.h.{i}.ln_2"),
+        *weight_and_bias("blocks.{i}.feedforward.inner", "transformer.h.{i}.mlp.c_fc", transposed=True),
+        *weight_and_bias("blocks.{i}.feedforward.output", "transformer.h.{i}.mlp.c_proj", transposed=True),
+        *weight_and_bias("final_norm", "transformer.ln_f"),
         TensorRule("output.weight", "lm_head.weight"),
     ),
     ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),

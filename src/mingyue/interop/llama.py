@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from mingyue.config import ModelConfig
-from mingyue.errors import InteropError
-from mingyue.interop.mapping import Family, Setting, TensorRule, gate_up_rows, query_key_value_rows
+from mingyue.interop.mapping import (
+    Family,
+    Setting,
+    TensorRule,
+    check_width_divides,
+    gate_up_rows,
+    query_key_value_rows,
+    weight_and_bias,
+)
 from mingyue.interop.rotary import read_rotary, write_rotary
 
 ROTARY_SETTINGS = (
@@ -23,7 +30,7 @@ ROTARY_SETTINGS = (
     Setting("attention_dropout", "attention_dropout", default=lambda _: 0.0),
     Setting("tie_word_embeddings", "tied_output", default=lambda _: False),
 )
-"""What Llama and the families shaped like it say alike."""
+"""Settings that Llama and families of the same shape have in common."""
 
 ROTARY_FIXED = {
     "positions": "rotary",
@@ -33,40 +40,27 @@ ROTARY_FIXED = {
     "embedding_scale": False,
 }
 
+_ATTENTION, _FEEDFORWARD = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
+
 ROTARY_TENSORS = (
     TensorRule("embedding.weight", "model.embed_tokens.weight"),
     TensorRule("blocks.{i}.attention_norm.weight", "model.layers.{i}.input_layernorm.weight"),
-    *(
-        TensorRule(
-            f"blocks.{{i}}.attention.qkv.{kind}",
-            tuple(f"model.layers.{{i}}.self_attn.{one}_proj.{kind}" for one in "qkv"),
-            rows=query_key_value_rows,
-        )
-        for kind in ("weight", "bias")
+    *weight_and_bias(
+        "blocks.{i}.attention.qkv", *(f"{_ATTENTION}.{one}_proj" for one in "qkv"), rows=query_key_value_rows
     ),
-    TensorRule("blocks.{i}.attention.output.weight", "model.layers.{i}.self_attn.o_proj.weight"),
-    TensorRule("blocks.{i}.attention.output.bias", "model.layers.{i}.self_attn.o_proj.bias"),
+    *weight_and_bias("blocks.{i}.attention.output", f"{_ATTENTION}.o_proj"),
     TensorRule("blocks.{i}.feedforward_norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
-    *(
-        TensorRule(
-            f"blocks.{{i}}.feedforward.inner.{kind}",
-            tuple(f"model.layers.{{i}}.mlp.{one}_proj.{kind}" for one in ("gate", "up")),
-            rows=gate_up_rows,
-        )
-        for kind in ("weight", "bias")
+    *weight_and_bias(
+        "blocks.{i}.feedforward.inner", f"{_FEEDFORWARD}.gate_proj", f"{_FEEDFORWARD}.up_proj", rows=gate_up_rows
     ),
-    TensorRule("blocks.{i}.feedforward.output.weight", "model.layers.{i}.mlp.down_proj.weight"),
-    TensorRule("blocks.{i}.feedforward.output.bias", "model.layers.{i}.mlp.down_proj.bias"),
+    *weight_and_bias("blocks.{i}.feedforward.output", f"{_FEEDFORWARD}.down_proj"),
     TensorRule("final_norm.weight", "model.norm.weight"),
     TensorRule("output.weight", "lm_head.weight"),
 )
 
 
 def _write_more(config: ModelConfig) -> dict[str, Any]:
-    if config.d_model % config.n_heads:
-        raise InteropError(
-            f"llama cannot express d_model {config.d_model} with n_heads {config.n_heads}: it must divide"
-        )
+    check_width_divides("llama", config)
     return write_rotary(config)
 
 

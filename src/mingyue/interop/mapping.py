@@ -1,8 +1,9 @@
-"""The engine of the name maps: a family of foreign models is data, applied in both directions.
+"""Name maps: a family of foreign models is described by data, which is applied in both directions.
 
-A `Family` says which setting of theirs is which of ours, and which tensors of theirs make which of ours, turned or
-stacked. Nothing is guessed: what one side cannot express, and the first tensor that does not fit, is named in an
-`InteropError`.
+A `Family` maps their settings to ours and their tensors to ours, transposed or concatenated. Nothing is guessed: a
+setting that one side cannot express, and the first tensor that does not fit, is named in an `InteropError`.
+
+"Ours" is Mingyue, "theirs" is the foreign library.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ EMBEDDING, OUTPUT = "embedding.weight", "lm_head.weight"
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that both sides have: `theirs` is a key of their config.json, `ours` one field of our config or several.
+    """A value that both sides have: `theirs` is a key of their config.json, `ours` one or several fields of our config.
 
-    `default` works out what a missing or null key means, from the rest of their config; without one it must be there.
-    `values` translates values, theirs to ours. `also` are further keys of theirs that get the same value.
+    `default` computes the value of a missing or null key from the rest of their config; without it the key is required.
+    `values` maps their values to ours. `also` are further keys of theirs that get the same value.
     """
 
     theirs: str
@@ -48,53 +49,53 @@ class Setting:
 
 @dataclass(frozen=True)
 class TensorRule:
-    """One weight of ours, made of one or several of theirs; `{i}` stands for the number of the block.
+    """One weight of ours, made of one or several of theirs; `{i}` is the number of the block.
 
-    Several are stacked by rows in the order given, each with as many rows as `rows` says. `turned`: theirs is stored as
-    [in, out]; `wrapped`: with an axis of 1 in front. A rule for a weight that a config does not have (a bias, an untied
-    output layer) is not used; nor is one whose `when` does not hold.
+    Several are concatenated by rows in the order given; `rows` gives the number of rows of each. `transposed`: theirs
+    is stored as [in, out]; `leading_axis`: theirs has an axis of size 1 in front. A rule for a weight that a config
+    does not have (a bias, an untied output layer) is not used; nor is one whose `when` is false.
     """
 
     ours: str
     theirs: str | tuple[str, ...]
     rows: Callable[[PartsConfig], tuple[int, ...]] | None = None
-    turned: bool = False
-    wrapped: bool = False
+    transposed: bool = False
+    leading_axis: bool = False
     when: Callable[[Any], bool] = lambda _config: True
 
 
 @dataclass(frozen=True)
 class Family(Generic[Config]):
-    """One foreign family, as transformers knows it."""
+    """A family of foreign models, under its names in transformers."""
 
     config_class: type[Config]
-    """Our config that describes its models."""
+    """Our config class for its models."""
     model_type: str
     architecture: str
     prefix: str
-    """In front of the names of all tensors but those `outside`; files of the bare body come without it."""
+    """Prefix of all tensor names except those in `unprefixed`; files without the output layer omit it."""
     settings: tuple[Setting, ...]
     fixed: Mapping[str, Any]
-    """What every model of the family has, in our terms; a function works it out from our other settings."""
+    """Our settings that are the same in every model of the family; a function computes one from the others."""
     required: Mapping[str, Any]
-    """Keys of theirs that are understood with this value only; a missing key has it."""
+    """Keys of theirs that are supported with this value only; it is assumed for a missing key."""
     tensors: tuple[TensorRule, ...]
     ignored: tuple[str, ...] = ()
-    """Patterns of tensors that hold no weights."""
-    outside: tuple[str, ...] = (OUTPUT,)
-    """Tensors of theirs that have no prefix."""
-    copies: tuple[str, ...] = (OUTPUT,)
-    """Other names of theirs under which a table that serves several places may be stored again."""
+    """Patterns of names of tensors that are not weights."""
+    unprefixed: tuple[str, ...] = (OUTPUT,)
+    """Tensors of theirs without the prefix."""
+    tied_names: tuple[str, ...] = (OUTPUT,)
+    """Further names of theirs under which a tied embedding table may be stored again."""
     read_more: Callable[[Json], dict[str, Any]] = lambda _theirs: {}
-    """Settings of ours that take more than one key of theirs."""
+    """Settings of ours that are computed from several keys of theirs."""
     write_more: Callable[[Config], dict[str, Any]] = lambda _config: {}
-    """Its inverse; raises InteropError for what cannot be said."""
+    """The inverse; raises InteropError for what the family cannot express."""
 
     def read_config(self, theirs: Json) -> Config:
-        """Their config.json → ours. Raises `InteropError` naming the key that is missing or not understood."""
+        """Their config.json → ours. Raises `InteropError` naming the key that is missing or not supported."""
         for key, value in self.required.items():
             if theirs.get(key, value) != value:
-                raise InteropError(f"config.json: {key} is {theirs[key]!r}; only {value!r} is understood")
+                raise InteropError(f"config.json: {key} is {theirs[key]!r}; only {value!r} is supported")
         values: dict[str, Any] = {}
         for setting in self.settings:
             values |= dict.fromkeys(setting.fields, _read(setting, theirs))
@@ -109,7 +110,7 @@ class Family(Generic[Config]):
     def write_config(self, config: Config) -> dict[str, Any]:
         """Our config → theirs. Raises `InteropError` naming the setting that the family cannot express.
 
-        Dropout where the family has none and the kind of initialisation are left behind: they matter in training only.
+        Dropout that the family does not have and the kind of initialisation are lost: they matter in training only.
         """
         ours = config.model_dump()
         for name, value in self.fixed.items():
@@ -123,19 +124,22 @@ class Family(Generic[Config]):
         return theirs | stated | self.write_more(config)
 
     def read_tensors(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their tensors → the state of a model of `config`, fp32. Raises `InteropError` naming the first misfit."""
-        bare = not any(name.startswith(self.prefix) for name in tensors)
+        """Their tensors → the state of a model of `config`, fp32.
+
+        Raises `InteropError` naming the first tensor that is missing, unexpected or of a wrong shape.
+        """
+        without_prefix = not any(name.startswith(self.prefix) for name in tensors)
         left = {
-            (self.prefix if bare and name not in self.outside else "") + name: tensor
+            (self.prefix if without_prefix and name not in self.unprefixed else "") + name: tensor
             for name, tensor in tensors.items()
         }
         state: dict[str, Tensor] = {}
         for ours, parts in self._plan(config):
             found = [_take(left, part) for part in parts]
             state[ours] = (found[0] if len(found) == 1 else torch.cat(found)).float().contiguous()
-        for name in self.copies:  # a tied table may be stored under all of its names
-            twice = left.pop(name, None)
-            if twice is not None and not torch.equal(twice.float(), state[EMBEDDING]):
+        for name in self.tied_names:
+            copy = left.pop(name, None)
+            if copy is not None and not torch.equal(copy.float(), state[EMBEDDING]):
                 raise InteropError(
                     f"tensor {name} is not the embedding table, though config.json says that they are tied"
                 )
@@ -151,78 +155,97 @@ class Family(Generic[Config]):
         left = dict(state)
         tensors: dict[str, Tensor] = {}
         for ours, parts in self._plan(config):
-            whole = _take(left, _Part(ours, (sum(part.height for part in parts), *parts[0].rest)))
-            for part, piece in zip(parts, whole.split([part.height for part in parts]), strict=True):
+            whole = _take(left, _Part(ours, (sum(part.n_rows for part in parts), *parts[0].row_shape)))
+            for part, piece in zip(parts, whole.split([part.n_rows for part in parts]), strict=True):
                 tensors[part.name] = part.as_theirs(piece).clone(memory_format=torch.contiguous_format)
         for name, tensor in left.items():
             raise InteropError(f"tensor {name} {list(tensor.shape)} does not belong to a model of this config")
         return tensors
 
     def _plan(self, config: Config) -> Iterator[tuple[str, list[_Part]]]:
-        """For each weight of ours, in the order of the model: which of theirs it is made of, with their shapes."""
+        """For each weight of ours, in the order of the model: the tensors of theirs that it is made of."""
         with torch.device("meta"):
             expected = {name: tuple(tensor.shape) for name, tensor in make_model(config).state_dict().items()}
         rules = {rule.ours: rule for rule in self.tensors if rule.when(config)}
-        for name, (height, *rest) in expected.items():
+        for name, (n_rows, *rest) in expected.items():
             found = re.search(r"\bblocks\.(\d+)\.", name)
             block = found[1] if found else ""
             rule = rules[name.replace(f"blocks.{block}.", "blocks.{i}.", 1)]
             theirs = (rule.theirs,) if isinstance(rule.theirs, str) else rule.theirs
-            heights = (height,) if rule.rows is None else rule.rows(config)
+            n_rowss = (n_rows,) if rule.rows is None else rule.rows(config)
             yield (
                 name,
                 [
-                    _Part(one.replace("{i}", block), (rows, *rest), rule.turned, rule.wrapped)
-                    for one, rows in zip(theirs, heights, strict=True)
+                    _Part(one.replace("{i}", block), (rows, *rest), rule.transposed, rule.leading_axis)
+                    for one, rows in zip(theirs, n_rowss, strict=True)
                 ],
             )
 
 
+def weight_and_bias(
+    ours: str, *theirs: str, rows: Callable[[PartsConfig], tuple[int, ...]] | None = None, transposed: bool = False
+) -> tuple[TensorRule, TensorRule]:
+    """The rules for a linear layer or norm; of theirs, only the weight is stored `transposed`."""
+    weight, bias = (tuple(f"{name}.{kind}" for name in theirs) for kind in ("weight", "bias"))
+    return (
+        TensorRule(f"{ours}.weight", weight, rows=rows, transposed=transposed),
+        TensorRule(f"{ours}.bias", bias, rows=rows),
+    )
+
+
+def check_width_divides(family: str, config: PartsConfig) -> None:
+    """Raise `InteropError` where the family needs d_model to be a multiple of n_heads, and it is not."""
+    if config.d_model % config.n_heads:
+        raise InteropError(
+            f"{family} cannot express d_model {config.d_model} with n_heads {config.n_heads}: it must divide"
+        )
+
+
 def query_key_value_rows(config: PartsConfig) -> tuple[int, ...]:
-    """Rows of Q, K and V in our `attention.qkv`."""
+    """Number of rows of Q, K and V in our `attention.qkv`."""
     keys = config.n_kv_heads * config.d_head
     return config.n_heads * config.d_head, keys, keys
 
 
 def key_value_rows(config: PartsConfig) -> tuple[int, ...]:
-    """Rows of K and V in our `cross_attention.key_value`."""
+    """Number of rows of K and V in our `cross_attention.key_value`."""
     return query_key_value_rows(config)[1:]
 
 
 def gate_up_rows(config: PartsConfig) -> tuple[int, ...]:
-    """Rows of gate and up in the `feedforward.inner` of SwiGLU."""
+    """Number of rows of gate and up in the `feedforward.inner` of SwiGLU."""
     return config.d_ff, config.d_ff
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A tensor of theirs: its name, its shape as we hold it, and whether they hold it turned or wrapped."""
+    """A tensor of theirs: its name, its shape as ours, and how theirs is stored."""
 
     name: str
     shape: tuple[int, ...]
-    turned: bool = False
-    wrapped: bool = False
+    transposed: bool = False
+    leading_axis: bool = False
 
     @property
-    def height(self) -> int:
+    def n_rows(self) -> int:
         return self.shape[0]
 
     @property
-    def rest(self) -> tuple[int, ...]:
+    def row_shape(self) -> tuple[int, ...]:
         return self.shape[1:]
 
     @property
     def their_shape(self) -> tuple[int, ...]:
-        shape = self.shape[::-1] if self.turned else self.shape
-        return (1, *shape) if self.wrapped else shape
+        shape = self.shape[::-1] if self.transposed else self.shape
+        return (1, *shape) if self.leading_axis else shape
 
     def as_theirs(self, ours: Tensor) -> Tensor:
-        turned = ours.T if self.turned else ours
-        return turned[None] if self.wrapped else turned
+        stored = ours.T if self.transposed else ours
+        return stored[None] if self.leading_axis else stored
 
     def as_ours(self, theirs: Tensor) -> Tensor:
-        unwrapped = theirs[0] if self.wrapped else theirs
-        return unwrapped.T if self.turned else unwrapped
+        without_axis = theirs[0] if self.leading_axis else theirs
+        return without_axis.T if self.transposed else without_axis
 
 
 def _take(tensors: dict[str, Tensor], part: _Part) -> Tensor:
@@ -249,7 +272,7 @@ def _read(setting: Setting, theirs: Json) -> Any:  # noqa: ANN401
             value = setting.default(theirs)
         except (KeyError, TypeError, ZeroDivisionError) as error:
             raise InteropError(
-                f"config.json has no {setting.theirs}, and it does not follow from the rest: {error!r}"
+                f"config.json has no {setting.theirs}, and it cannot be computed from the rest: {error!r}"
             ) from error
     if setting.values is None:
         return value

@@ -1,7 +1,7 @@
 """Marian (Junczys-Dowmunt et al. 2018), as `MarianMTModel` stores it: the Transformer of the paper with all biases.
 
-Weights and config alone: a Marian folder's tokenizers are SentencePiece files, which are not read here. Its decoder
-begins a text with the padding id, ours with BOS; which id begins is said when a model is written.
+Weights and config only: the tokenizers of a Marian folder are SentencePiece files, which are not read. Its decoder
+starts a text with the padding id, ours with BOS; the id is an argument when a model is written.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from mingyue.interop.mapping import (
     Json,
     Setting,
     TensorRule,
+    check_width_divides,
     key_value_rows,
     query_key_value_rows,
+    weight_and_bias,
 )
 from mingyue.nn import sinusoid_table
 
@@ -38,51 +40,27 @@ def _one_vocabulary(config: EncoderDecoderConfig) -> bool:
     return config.source_vocab_size is None
 
 
-def _sublayer(ours: str, theirs: str) -> tuple[TensorRule, ...]:
-    """Weight and bias of one linear layer or norm in every block; `theirs` is stack, and name in the layer."""
-    stack, name = theirs.split(".", 1)
-    return tuple(
-        TensorRule(f"{stack}.blocks.{{i}}.{ours}.{kind}", f"model.{stack}.layers.{{i}}.{name}.{kind}")
-        for kind in ("weight", "bias")
-    )
-
-
-def _self_attention(stack: str) -> tuple[TensorRule, ...]:
-    qkv = tuple(
-        TensorRule(
-            f"{stack}.blocks.{{i}}.attention.qkv.{kind}",
-            tuple(f"model.{stack}.layers.{{i}}.self_attn.{one}_proj.{kind}" for one in "qkv"),
-            rows=query_key_value_rows,
-        )
-        for kind in ("weight", "bias")
-    )
-    return (*qkv, *_sublayer("attention.output", f"{stack}.self_attn.out_proj"))
-
-
 def _block(stack: str) -> tuple[TensorRule, ...]:
+    ours, theirs = f"{stack}.blocks.{{i}}", f"model.{stack}.layers.{{i}}"
     return (
-        *_self_attention(stack),
-        *_sublayer("attention_norm", f"{stack}.self_attn_layer_norm"),
-        *_sublayer("feedforward.inner", f"{stack}.fc1"),
-        *_sublayer("feedforward.output", f"{stack}.fc2"),
-        *_sublayer("feedforward_norm", f"{stack}.final_layer_norm"),
+        *weight_and_bias(
+            f"{ours}.attention.qkv", *(f"{theirs}.self_attn.{one}_proj" for one in "qkv"), rows=query_key_value_rows
+        ),
+        *weight_and_bias(f"{ours}.attention.output", f"{theirs}.self_attn.out_proj"),
+        *weight_and_bias(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm"),
+        *weight_and_bias(f"{ours}.feedforward.inner", f"{theirs}.fc1"),
+        *weight_and_bias(f"{ours}.feedforward.output", f"{theirs}.fc2"),
+        *weight_and_bias(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm"),
     )
 
 
 def _cross_attention() -> tuple[TensorRule, ...]:
-    key_value = tuple(
-        TensorRule(
-            f"decoder.blocks.{{i}}.cross_attention.key_value.{kind}",
-            tuple(f"model.decoder.layers.{{i}}.encoder_attn.{one}_proj.{kind}" for one in "kv"),
-            rows=key_value_rows,
-        )
-        for kind in ("weight", "bias")
-    )
+    ours, theirs = "decoder.blocks.{i}.cross_attention", "model.decoder.layers.{i}.encoder_attn"
     return (
-        *_sublayer("cross_attention.query", "decoder.encoder_attn.q_proj"),
-        *key_value,
-        *_sublayer("cross_attention.output", "decoder.encoder_attn.out_proj"),
-        *_sublayer("cross_attention_norm", "decoder.encoder_attn_layer_norm"),
+        *weight_and_bias(f"{ours}.query", f"{theirs}.q_proj"),
+        *weight_and_bias(f"{ours}.key_value", f"{theirs}.k_proj", f"{theirs}.v_proj", rows=key_value_rows),
+        *weight_and_bias(f"{ours}.output", f"{theirs}.out_proj"),
+        *weight_and_bias(f"{ours}_norm", f"{theirs}_layer_norm"),
     )
 
 
@@ -90,13 +68,13 @@ def _read_more(theirs: Json) -> dict[str, Any]:
     for one, other in (("encoder_attention_heads", "decoder_attention_heads"), ("encoder_ffn_dim", "decoder_ffn_dim")):
         if one in theirs and theirs.get(other, theirs[one]) != theirs[one]:
             raise InteropError(
-                f"config.json: {one} is {theirs[one]}, {other} {theirs[other]}; stacks of one shape are understood"
+                f"config.json: {one} is {theirs[one]}, {other} {theirs[other]}; stacks must have the same shape"
             )
     if theirs.get("share_encoder_decoder_embeddings", True):
         if theirs.get("tie_word_embeddings", True) is False:
             raise InteropError(
                 "config.json: share_encoder_decoder_embeddings is true and tie_word_embeddings false; "
-                "one table for all three places is understood, or one for each text"
+                "one table for all three uses is supported, or one for each side"
             )
         return {"vocab_size": theirs.get("vocab_size"), "source_vocab_size": None}
     source = theirs.get("vocab_size")
@@ -104,10 +82,7 @@ def _read_more(theirs: Json) -> dict[str, Any]:
 
 
 def _write_more(config: EncoderDecoderConfig) -> dict[str, Any]:
-    if config.d_model % config.n_heads:
-        raise InteropError(
-            f"marian cannot express d_model {config.d_model} with n_heads {config.n_heads}: it must divide"
-        )
+    check_width_divides("marian", config)
     shared = _one_vocabulary(config)
     if shared and not config.tied_output:
         raise InteropError("marian cannot express one vocabulary (source_vocab_size None) with tied_output False")
@@ -167,11 +142,11 @@ MARIAN = Family(
         *_block("decoder"),
         *_cross_attention(),
         TensorRule("output.weight", OUTPUT),
-        TensorRule("output.bias", _LOGITS_BIAS, wrapped=True),
+        TensorRule("output.bias", _LOGITS_BIAS, leading_axis=True),
     ),
     ignored=_SINUSOIDS,
-    outside=(OUTPUT, _LOGITS_BIAS),
-    copies=(OUTPUT, _SOURCE, _TARGET),
+    unprefixed=(OUTPUT, _LOGITS_BIAS),
+    tied_names=(OUTPUT, _SOURCE, _TARGET),
     read_more=_read_more,
     write_more=_write_more,
 )
@@ -180,8 +155,8 @@ MARIAN = Family(
 def marian_config(theirs: Json) -> EncoderDecoderConfig:
     """The config.json of a `MarianMTModel` → ours.
 
-    Raises `InteropError` naming the key that is missing or not understood: another model, stacks with different heads
-    or inner widths, an output layer of its own beside one table for both texts.
+    Raises `InteropError` naming the key that is missing or not supported: another model, stacks with different heads
+    or inner widths, an untied output layer beside one table for both sides.
     """
     if theirs.get("model_type") != MARIAN.model_type:
         raise InteropError(f"config.json: model_type is {theirs.get('model_type')!r}, not {MARIAN.model_type!r}")
@@ -191,10 +166,10 @@ def marian_config(theirs: Json) -> EncoderDecoderConfig:
 def from_marian(theirs: Json, tensors: Mapping[str, Tensor]) -> tuple[EncoderDecoderConfig, dict[str, Tensor]]:
     """The config.json and tensors of a `MarianMTModel` → (config, state of an `EncoderDecoder(config)`, fp32).
 
-    Raises `InteropError` naming the first key or tensor that is missing, not expected or not understood.
+    Raises `InteropError` naming the first key or tensor that is missing, unexpected or not supported.
     """
     config = marian_config(theirs)
-    for name in _SINUSOIDS:  # older files hold the fixed table; one that was trained would be another model
+    for name in _SINUSOIDS:  # older files hold the fixed table; a trained one would be another model
         if name in tensors:
             expected = sinusoid_table(config.context, config.d_model, config.sinusoid_layout)
             stored = tensors[name].float().cpu()

@@ -1,4 +1,4 @@
-"""Qwen3 (Yang et al. 2025), as `Qwen3ForCausalLM` stores it: Llama's shape with QK-norm and a head width of its own."""
+"""Qwen3 (Yang et al. 2025), as `Qwen3ForCausalLM` stores it: Llama with QK-norm and a separate head width."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 def _read_more(theirs: Json) -> dict[str, Any]:
     n_layers = theirs["num_hidden_layers"]
     window = theirs.get("sliding_window") if theirs.get("use_sliding_window") else None
-    first = theirs.get("max_window_layers", 28)  # the window's layers begin here
+    first = theirs.get("max_window_layers", 28)  # first layer with the window
     kinds = theirs.get("layer_types") or [_SLIDING if window and i >= first else _FULL for i in range(n_layers)]
     if len(set(kinds)) > 1:
-        raise InteropError("config.json: layer_types mixes full and sliding attention; one kind for all is understood")
+        raise InteropError(
+            "config.json: layer_types mixes full and sliding attention; all layers must have the same kind"
+        )
     return {**read_rotary(theirs), "window": window if kinds[0] == _SLIDING else None}
 
 

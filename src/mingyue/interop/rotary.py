@@ -1,8 +1,8 @@
-"""Rotary positions at the border: two layouts of the pairs, and how others write base and scaling.
+"""Conversion of rotary positions: the two layouts of the pairs, and the keys for base and scaling in config.json.
 
-Inside, pair i of a head is (x[i], x[i + D/2]), "halves", as in transformers. Meta's own Llama files and llama.cpp's
-GGUF files of Llama turn neighbours, (x[2i], x[2i + 1]), "interleaved". The same function results if the rows of the
-projections to queries and keys change places (and with them the gains of QK-norm; values never).
+In Mingyue, as in transformers, pair i of a head is (x[i], x[i + D/2]), "halves". Meta's own Llama files and llama.cpp's
+GGUF files of Llama rotate neighbours, (x[2i], x[2i + 1]), "interleaved". Reordering the rows of the query and key
+projections (and the gains of QK-norm, but not the values) converts between them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def interleaved_from_halves(weight: Tensor, d_head: int) -> Tensor:
 def read_rotary(theirs: Json) -> dict[str, Any]:
     """`rotary_base` and `rotary_scaling` from a config.json of transformers 4 or 5.
 
-    Raises `InteropError` for kinds of scaling that we do not have, and for rotation of a part of the head.
+    Raises `InteropError` for kinds of scaling that Mingyue does not have, and for rotation of a part of the head.
     """
     rope = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
     if any(isinstance(value, dict) for value in rope.values()):
-        raise InteropError("config.json: rope_parameters differ between layers; one kind for all is understood")
+        raise InteropError("config.json: rope_parameters differ between layers; all layers must have the same")
     share = rope.get("partial_rotary_factor", theirs.get("partial_rotary_factor", 1.0))
     if share != 1.0:
-        raise InteropError(f"config.json: partial_rotary_factor is {share}; only whole heads are understood")
+        raise InteropError(f"config.json: partial_rotary_factor is {share}; only whole heads are supported")
     kind = rope.get("rope_type", rope.get("type", "default"))
     scaling: dict[str, Any] | None = None
     try:
@@ -62,7 +62,7 @@ def read_rotary(theirs: Json) -> dict[str, Any]:
 
 
 def write_rotary(config: ModelConfig) -> dict[str, Any]:
-    """The inverse, for a config.json that transformers 4 and 5 read. Our `ntk` is a larger base, and written as one."""
+    """The inverse, for a config.json that transformers 4 and 5 read. `ntk` scaling is written as a larger base."""
     base, scaling = config.rotary_base, config.rotary_scaling
     if scaling is None or scaling.kind == "ntk":
         rope: dict[str, Any] = {"rope_type": "default"}

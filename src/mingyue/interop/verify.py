@@ -1,4 +1,4 @@
-"""An export is done when the runtime that it is for has loaded it and given the same numbers."""
+"""Verification of an export: the target runtime loads it and computes the same logits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mingyue.errors import InteropError, MissingExtraError
 from mingyue.models import DecoderOnly
 
 TOLERANCE = 1e-4
-_ROWS, _MOST_TOKENS = 2, 256
+_ROWS, _MAX_TOKENS = 2, 256
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared: logits of `tokens` random ids, `difference` the largest found, fp32."""
+    """Result of the comparison: the largest `difference` of the fp32 logits of `tokens` random ids."""
 
     runtime: str
     tokens: int
@@ -31,8 +31,8 @@ class Verification:
 def verify_hf(folder: Path, model: DecoderOnly, *, tolerance: float = TOLERANCE, seed: int = 1) -> Verification:
     """Load `folder` in transformers and compare its logits with those of `model`, both in fp32 on the CPU.
 
-    Raises `InteropError` when transformers refuses the folder, makes up weights, leaves some out, or differs by more
-    than `tolerance`; `MissingExtraError` without transformers.
+    Raises `InteropError` when transformers cannot load the folder, reports missing or unexpected weights, or differs by
+    more than `tolerance`; `MissingExtraError` without transformers.
     """
     if importlib.util.find_spec("transformers") is None:
         raise MissingExtraError("transformers is not installed", advice="Install it: pip install 'mingyue[hf]'")
@@ -49,10 +49,10 @@ def verify_hf(folder: Path, model: DecoderOnly, *, tolerance: float = TOLERANCE,
         for name in sorted(map(str, report.get(problem, ()))):
             raise InteropError(f"{folder}: transformers reports {problem.replace('_', ' ')}, the first is {name}")
     config = model.config
-    n_tokens = min(config.context, _MOST_TOKENS)
+    n_tokens = min(config.context, _MAX_TOKENS)
     ids_BT = torch.randint(config.vocab_size, (_ROWS, n_tokens), generator=torch.Generator().manual_seed(seed))
     theirs = reference.eval()(ids_BT).logits
-    ours = _twin(model)(ids_BT)
+    ours = _fp32_copy(model)(ids_BT)
     difference = (ours - theirs).abs().max().item()
     if not difference <= tolerance:  # also true for NaN
         raise InteropError(
@@ -62,16 +62,16 @@ def verify_hf(folder: Path, model: DecoderOnly, *, tolerance: float = TOLERANCE,
     return Verification(f"transformers {transformers.__version__}", ids_BT.numel(), difference, tolerance)
 
 
-def _twin(model: DecoderOnly) -> DecoderOnly:
-    """The same weights in fp32 on the CPU, for evaluation; `model` itself stays as it is."""
-    twin = DecoderOnly(model.config)
-    twin.load_state_dict({name: weight.detach().float().cpu() for name, weight in model.state_dict().items()})
-    return twin.eval()
+def _fp32_copy(model: DecoderOnly) -> DecoderOnly:
+    """A copy in fp32 on the CPU, in evaluation mode."""
+    copy = DecoderOnly(model.config)
+    copy.load_state_dict({name: weight.detach().float().cpu() for name, weight in model.state_dict().items()})
+    return copy.eval()
 
 
 @contextmanager
 def _quiet() -> Generator[None, None, None]:
-    """Without the bars and notes of transformers: a library writes nothing to the screen."""
+    """Silence the progress bars and messages of transformers."""
     from transformers.utils import logging
 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

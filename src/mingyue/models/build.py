@@ -1,4 +1,4 @@
-"""From a config to a model with its first weights, of either architecture."""
+"""Creates models of both architectures from their configs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_model(config: EncoderDecoderConfig) -> EncoderDecoder: ...
 
 
 def make_model(config: TransformerConfig) -> Transformer:
-    """The modules of a config, with weights that mean nothing yet."""
+    """The modules of a config, not initialised."""
     return DecoderOnly(config) if isinstance(config, ModelConfig) else EncoderDecoder(config)
 
 
@@ -35,7 +35,7 @@ def build_model(config: EncoderDecoderConfig, *, seed: int) -> EncoderDecoder: .
 
 
 def build_model(config: TransformerConfig, *, seed: int) -> Transformer:
-    """A new model with initial weights that are a pure function of `config` and `seed`."""
+    """A new model; its initial weights are a pure function of `config` and `seed`."""
     model = make_model(config)
     initialise(model, seed=seed)
     return model

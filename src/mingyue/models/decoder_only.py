@@ -5,35 +5,26 @@ It maps ids to the logits of the next token at every position, P(x_{t+1} | x_1 �
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mingyue.config import ModelConfig
-from mingyue.models.parts import TiedOutput, make_block, make_final_norm, make_positions, place
-from mingyue.nn import Attend, Block, Cache, CacheStep, Taps, needs_matrix, tap
+from mingyue.models.base import TransformerBase, decoder_plan
+from mingyue.models.parts import make_block, make_final_norm, make_output, make_positions
+from mingyue.nn import Attend, Block, CacheStep, Taps, tap, within
 
 
-class DecoderOnly(nn.Module):
+class DecoderOnly(TransformerBase[ModelConfig]):
     """A decoder-only Transformer as `config` describes it."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
-        self.embedding_scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
+        super().__init__(config)
         self.positions = make_positions(config)
         self.blocks = nn.ModuleList(make_block(config) for _ in range(config.n_layers))
         self.final_norm = make_final_norm(config)
-        self.output: nn.Module = (
-            TiedOutput(self.embedding)
-            if config.tied_output
-            else nn.Linear(config.d_model, config.vocab_size, bias=False)
-        )
+        self.output = make_output(config, self.embedding)
 
     def forward(
         self,
@@ -57,32 +48,25 @@ class DecoderOnly(nn.Module):
         cache: CacheStep | None = None,
         taps: Taps | None = None,
     ) -> Tensor:
-        """ids_BT → x_BTM, what the output layer reads.
+        """ids_BT → x_BTM, the input of the output layer.
 
-        `attend` narrows who may look at whom; the model adds that no one sees what stands after it, and its own window.
-        `positions_BT` ([B, T] or [1, T]) default to 0 … T−1, or to what the rows of the `cache` hold; with a cache,
-        the new tokens are added to it. Raises `ValueError` when a position is negative or not below the context.
+        `attend` restricts attention further than causality and the window of the model. `positions_BT` ([B, T] or
+        [1, T]) default to 0 … T−1, or to the next positions of the rows of the `cache`, to which the new tokens are
+        added. Raises `ValueError` when a position is negative or not below the context, and for a cache together with
+        positions or `attend`.
         """
-        positions_BT, attend = place(ids_BT, self.config.context, positions_BT=positions_BT, attend=attend, cache=cache)
-        n_tokens = ids_BT.shape[1]
-        windows = [window for window in (attend.window, self.config.window) if window is not None]
-        if windows or not attend.causal:
-            attend = replace(attend, causal=True, window=min(windows, default=None))
-        n_keys = n_tokens if cache is None else cache.n_keys
-        if needs_matrix(attend, n_tokens, n_keys):  # once, not in every layer
-            attend = attend.drawn(n_tokens, n_keys, device=ids_BT.device)
-
-        x_BTM = self.embedding(ids_BT)
-        if self.embedding_scale != 1.0:
-            x_BTM = x_BTM * self.embedding_scale
-        x_BTM = self.positions.add(x_BTM, positions_BT)
-        if self.training and self.config.dropout:
-            x_BTM = F.dropout(x_BTM, self.config.dropout)
-        x_BTM = tap(taps, "embeddings", x_BTM)
+        positions_BT, attend = decoder_plan(
+            ids_BT,
+            self.config.context,
+            window=self.config.window,
+            positions_BT=positions_BT,
+            attend=attend,
+            cache=cache,
+        )
+        x_BTM = tap(taps, "embeddings", self._embed(ids_BT, positions_BT, self.embedding, self.positions))
         rotation = self.positions.rotation(positions_BT)
         for layer, block in enumerate(self.blocks):
-            block_taps = None if taps is None else taps.within(f"blocks.{layer}")
-            x_BTM = block(x_BTM, attend, rotation, cache=cache, layer=layer, taps=block_taps)
+            x_BTM = block(x_BTM, attend, rotation, cache=cache, layer=layer, taps=within(taps, f"blocks.{layer}"))
         if cache is not None:
             cache.commit()
         return tap(taps, "final", self.final_norm(x_BTM))
@@ -90,16 +74,3 @@ class DecoderOnly(nn.Module):
     def every_block(self) -> list[Block]:
         """All blocks, in the order of a forward pass."""
         return [*cast(Iterable[Block], self.blocks)]
-
-    def new_cache(self, rows: int, *, capacity: int | None = None) -> Cache:
-        """An empty cache of `rows` rows for this model; `capacity` tokens each (default and at most: the context)."""
-        config = self.config
-        return Cache(
-            n_layers=config.n_layers,
-            rows=rows,
-            n_kv_heads=config.n_kv_heads,
-            capacity=min(capacity or config.context, config.context),
-            d_head=config.d_head,
-            device=self.embedding.weight.device,
-            dtype=self.embedding.weight.dtype,
-        )

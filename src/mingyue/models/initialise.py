@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from mingyue.config import EncoderDecoderConfig, PartsConfig
-
-if TYPE_CHECKING:
-    from mingyue.models.build import Transformer
+from mingyue.models.decoder_only import DecoderOnly
+from mingyue.models.encoder_decoder import EncoderDecoder
 
 Put = Callable[[Tensor, Tensor], object]
-"""Copies its second argument into its first."""
+"""Copies its second argument, a whole weight, into its first, a parameter."""
 
 _RESIDUAL_OUTPUTS = ("attention.output.weight", "feedforward.output.weight")
 _TABLES = ("embedding.weight", "positions.table")
 
 
-def initialise(model: Transformer, *, seed: int, put: Put = Tensor.copy_) -> None:
-    """Fill every weight in place, in the order of its name; gains become 1 and biases 0.
+def initialise(model: DecoderOnly | EncoderDecoder, *, seed: int, put: Put = Tensor.copy_) -> None:
+    """Fill every weight in place, in alphabetical order of names; gains become 1 and biases 0.
 
-    gpt2 (Radford et al. 2019, section 2.3): all matrices N(0, 0.02²); those that write into the residual stream are
-    divided by the root of their number. zero-output (the idea of Fixup, Zhang et al. 2019, and of µP practice):
-    matrices N(0, 1/fan_in), those that write into the residual stream and an untied output layer are 0, so that every
-    block starts as the identity and the first prediction is uniform. xavier (Glorot & Bengio 2010): matrices
-    U(±√(6 / (fan_in + fan_out))), Q, K and V each on its own; embeddings N(0, 1/d_model), so that with the paper's
-    factor √d_model they begin with variance 1.
+    gpt2 (Radford et al. 2019, section 2.3): all matrices N(0, 0.02²); those that add to the residual stream are divided
+    by the square root of their number. zero-output (the idea of Fixup, Zhang et al. 2019, and of µP practice): matrices
+    N(0, 1/fan_in); those that add to the residual stream and an untied output layer are 0, so that every block starts
+    as the identity and the first prediction is uniform. xavier (Glorot & Bengio 2010): matrices
+    U(±√(6 / (fan_in + fan_out))), Q, K and V separately; embeddings N(0, 1/d_model), so that after the paper's factor
+    √d_model they have variance 1.
 
-    `put` is how a whole weight gets into the model's own: a model may hold a share of it.
+    `put` copies a whole weight into a parameter, which may be a shard of it.
     """
     config = model.config
     generator = torch.Generator().manual_seed(seed)
@@ -56,14 +54,14 @@ def initialise(model: Transformer, *, seed: int, put: Put = Tensor.copy_) -> Non
 
 
 def _residual_writers(name: str, config: PartsConfig) -> int:
-    """How many sub-layers add to the residual stream that this weight writes into."""
+    """Number of sub-layers that add to the same residual stream as this weight."""
     if isinstance(config, EncoderDecoderConfig):
         return 2 * config.n_encoder_layers if name.startswith("encoder.") else 3 * config.n_layers
     return 2 * config.n_layers
 
 
 def _fan_out(name: str, weight: Tensor, config: PartsConfig) -> int:
-    """Rows of one matrix, where several live in one weight."""
+    """Rows of one matrix, where a weight holds several."""
     if name.endswith("attention.qkv.weight"):
         return config.n_heads * config.d_head
     if name.endswith("attention.key_value.weight"):
@@ -79,5 +77,5 @@ def _xavier(weight: Tensor, fan_out: int, generator: torch.Generator, put: Put) 
 
 
 def _normal(weight: Tensor, std: float, generator: torch.Generator, put: Put) -> None:
-    # Drawn on the CPU whatever the device, so that a seed means the same weights everywhere.
+    # Drawn on the CPU for every device, so that a seed gives the same weights everywhere.
     put(weight, torch.empty(weight.shape).normal_(std=std, generator=generator))

@@ -1,4 +1,4 @@
-"""From a config to the parts that both architectures are made of, and what both do with positions."""
+"""The parts of both architectures, as the config chooses them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from mingyue.config import PartsConfig
 from mingyue.nn import (
-    Attend,
     Block,
-    CacheStep,
     CrossAttention,
     DecoderBlock,
     LearnedPositions,
@@ -36,7 +34,7 @@ class TiedOutput(nn.Module):
 
     def __init__(self, embedding: nn.Embedding, *, bias: bool = False) -> None:
         super().__init__()
-        self.__dict__["embedding"] = embedding  # a reference, not a second owner: the weight has one name
+        self.__dict__["embedding"] = embedding  # not a submodule: the weight keeps one name
         self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings)) if bias else None
 
     def forward(self, x_BTM: Tensor) -> Tensor:
@@ -44,32 +42,11 @@ class TiedOutput(nn.Module):
         return F.linear(x_BTM, self.__dict__["embedding"].weight, self.bias)
 
 
-def place(
-    ids_BT: Tensor, context: int, *, positions_BT: Tensor | None, attend: Attend | None, cache: CacheStep | None
-) -> tuple[Tensor, Attend]:
-    """Where the tokens of a decoder stand, and who may look at whom before causality is added.
-
-    Positions default to 0 … T−1, or to what the rows of the `cache` hold. Raises `ValueError` when a position is
-    negative or not below the context, and for a cache together with positions or `attend` of one's own.
-    """
-    n_rows, n_tokens = ids_BT.shape
-    if cache is not None:
-        if attend is not None or positions_BT is not None:
-            raise ValueError("a cache decides who attends to whom and where tokens stand: leave the others out")
-        positions_BT = cache.begin(n_rows, n_tokens, ids_BT.device)
-        attend = cache.attend
-    elif positions_BT is None:
-        if n_tokens > context:
-            raise ValueError(f"{n_tokens} tokens do not fit a context of {context}")
-        positions_BT = torch.arange(n_tokens, device=ids_BT.device)[None]
-    else:
-        lowest, highest = (int(bound) for bound in positions_BT.aminmax())
-        if lowest < 0 or highest >= context:
-            raise ValueError(
-                f"position {lowest if lowest < 0 else highest} does not exist: a context of "
-                f"{context} begins at 0 and ends at {context - 1}"
-            )
-    return positions_BT, attend or Attend()
+def make_output(config: PartsConfig, embedding: nn.Embedding, *, bias: bool = False) -> nn.Module:
+    """The output layer, x_BTM → logits_BTV: tied to the embedding table, or with a weight of its own."""
+    if config.tied_output:
+        return TiedOutput(embedding, bias=bias)
+    return nn.Linear(config.d_model, config.vocab_size, bias=bias)
 
 
 def make_final_norm(config: PartsConfig) -> nn.Module:
@@ -91,7 +68,7 @@ def make_positions(config: PartsConfig) -> Positions:
 
 
 def make_block(config: PartsConfig) -> Block:
-    """Self-attention and feed-forward: a block of an encoder, or of a decoder-only model."""
+    """A block of self-attention and feed-forward, of an encoder or a decoder-only model."""
     kind = PreNormBlock if config.norm_placement == "pre" else PostNormBlock
     return kind(
         _attention(MultiHeadAttention, config),

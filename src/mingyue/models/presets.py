@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mingyue.config import EncoderDecoderConfig, ModelConfig, ModelSettings
+from mingyue.config import EncoderDecoderConfig, ModelConfig, ModelSettings, SizeSettings
 from mingyue.errors import SettingsError
 
 # Each preset is the published shape of its family; sizes come from the dial.
@@ -58,19 +58,6 @@ _GATED = ("swiglu",)
 _OWN_BASE, _LEAST_BASE = ("modern", "speed"), 100
 """With a base as large as the context even the slowest pair turns by a radian or two over a text: at contexts of 64 to
 128 that learns faster than 10,000, at which most pairs hardly turn at all."""
-_PASSED_THROUGH = (
-    "positions",
-    "feedforward",
-    "norm",
-    "norm_placement",
-    "qk_norm",
-    "tied_output",
-    "rotary_base",
-    "window",
-    "dropout",
-    "attention_dropout",
-    "initialisation",
-)
 
 
 def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, context: int) -> ModelConfig:
@@ -154,7 +141,9 @@ def default_head(d_model: int) -> int:
 
 
 def _given(settings: ModelSettings) -> dict[str, Any]:
-    return {name: value for name in _PASSED_THROUGH if (value := getattr(settings, name)) is not None}
+    """Choices of parts that were given: every setting of a model that is not a size."""
+    parts = [name for name in type(settings).model_fields if name not in SizeSettings.model_fields]
+    return {name: value for name in parts if (value := getattr(settings, name)) is not None}
 
 
 def _head_of(d_model: int, n_heads: int | None) -> int:

@@ -1,12 +1,12 @@
-"""The parts of a Transformer: tensors in, tensors out. Nothing here knows about text, files or devices.
+"""The parts of a Transformer: tensors in, tensors out; independent of text, files and devices.
 
 Shapes are in the names. The legend, for this package and for `mingyue.models`:
 
-    B  batch                    T  positions asking          S  positions looked at
+    B  batch                    T  positions of queries      S  positions of keys
     M  model width (d_model)    H  heads                     G  key-value heads
     D  head width (d_head)      F  feed-forward width        V  vocabulary
 
-`x_BTM` is a tensor of shape [batch, positions, model width]; `weights_BHTS` holds, for each head, one row a query.
+`x_BTM` is a tensor of shape [batch, positions, model width]; `weights_BHTS` holds, for each head, one row per query.
 """
 
 from mingyue.nn.attend import CAUSAL, EVERYONE, Attend
@@ -14,12 +14,10 @@ from mingyue.nn.attention import (
     Attention,
     CrossAttention,
     MultiHeadAttention,
-    blocked_window_attention,
     explicit_attention,
     fused_attention,
     needs_matrix,
 )
-from mingyue.nn.bare import bare
 from mingyue.nn.blocks import (
     Block,
     DecoderBlock,
@@ -28,9 +26,9 @@ from mingyue.nn.blocks import (
     PreNormBlock,
     PreNormDecoderBlock,
 )
-from mingyue.nn.cache import Cache, CacheStep
+from mingyue.nn.cache import Cache, CacheStep, MemoryKV
 from mingyue.nn.feedforward import FeedForward, SwiGLU, make_feedforward
-from mingyue.nn.memory import Memory
+from mingyue.nn.inference import for_inference
 from mingyue.nn.norm import make_norm
 from mingyue.nn.positions import (
     LearnedPositions,
@@ -43,8 +41,8 @@ from mingyue.nn.positions import (
     rotary_frequencies,
     sinusoid_table,
 )
-from mingyue.nn.taps import Taps, tap
-from mingyue.nn.windowed import chunk_of, chunked_window_attention
+from mingyue.nn.taps import Taps, tap, within
+from mingyue.nn.windowed import blocked_window_attention, chunk_of, chunked_window_attention
 
 __all__ = [
     "CAUSAL",
@@ -58,7 +56,7 @@ __all__ = [
     "DecoderBlock",
     "FeedForward",
     "LearnedPositions",
-    "Memory",
+    "MemoryKV",
     "MultiHeadAttention",
     "Positions",
     "PostNormBlock",
@@ -71,11 +69,11 @@ __all__ = [
     "SinusoidalPositions",
     "SwiGLU",
     "Taps",
-    "bare",
     "blocked_window_attention",
     "chunk_of",
     "chunked_window_attention",
     "explicit_attention",
+    "for_inference",
     "fused_attention",
     "make_feedforward",
     "make_norm",
@@ -84,4 +82,5 @@ __all__ = [
     "rotary_frequencies",
     "sinusoid_table",
     "tap",
+    "within",
 ]

@@ -1,7 +1,7 @@
-"""Who may attend to whom, described instead of drawn.
+"""Which keys each query may attend to, as a description instead of a mask.
 
-One convention everywhere: True = may attend. The description is small whatever the length of the text; only
-`Attend.matrix` draws it, for the explicit path and for rows of unequal length.
+One convention everywhere: True = may attend. The description is small for any length of the text; only `Attend.matrix`
+builds the T × S mask, for the explicit path and for rows of unequal length.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _ADDITIVE_HIDDEN = -1e4  # an additive bias at or below this can only mean "hidd
 
 @dataclass(frozen=True, eq=False)
 class Attend:
-    """Which of S keys each of T queries may look at. All conditions must hold together.
+    """Which of S keys each of T queries may attend to ("see"): those that meet all conditions.
 
-    Without positions given, key j stands at position j and the T queries are the last T of the S positions: one query
-    on five cached keys is the fifth token, and sees all five.
+    By default key j has position j and the T queries have the last T of the S positions: one query on five cached keys
+    is the fifth token, and sees all five.
     """
 
     causal: bool = False
-    """A query sees no key that stands after it."""
+    """A query sees no key of a later position."""
     window: int | None = None
     """A query sees keys less than `window` positions away (itself and window − 1 before it when causal)."""
     lengths_B: Tensor | None = None
-    """Row b has only `lengths_B[b]` real keys; those after them are padding."""
+    """Row b has `lengths_B[b]` real keys; the rest is padding."""
     query_positions_BT: Tensor | None = None
     """Positions of the queries, [B, T] or [1, T]."""
     key_positions_BS: Tensor | None = None
@@ -37,13 +37,13 @@ class Attend:
     query_documents_BT: Tensor | None = None
     """Document of each query: it sees only keys of the same document."""
     key_documents_BS: Tensor | None = None
-    """Document of each key; the queries' own if not given (self-attention)."""
+    """Document of each key; default: those of the queries (self-attention)."""
     allowed: Tensor | None = None
     """A dense boolean that broadcasts to [B, H, T, S]; True = may attend."""
     never_empty: bool = False
-    """Said by who made the description: every query may look at something, so no path need check for empty rows."""
+    """A promise of the caller that every query sees some key, so that no path needs to handle empty rows."""
     _biases: dict[torch.dtype, Tensor] | None = field(default=None, repr=False)
-    """What layers that share a drawn description share too: its matrix as kernels read it."""
+    """The mask as an additive bias, by dtype; shared by all layers that share a description with a matrix."""
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
@@ -58,14 +58,14 @@ class Attend:
 
     @classmethod
     def from_hidden(cls, hidden: Tensor) -> Attend:
-        """From a mask in which 1 or True = hidden (the convention of key_padding_mask and of the notes' 5×5 matrix)."""
+        """From a mask in which 1 or True = hidden (the convention of key_padding_mask)."""
         return cls(allowed=~hidden.bool())
 
     @classmethod
     def from_additive(cls, bias: Tensor) -> Attend:
         """From a mask that is added to scores: 0 = may attend, −inf (or a large negative constant) = hidden.
 
-        Raises `ValueError` when a value is neither: such a bias says how much, not who.
+        Raises `ValueError` when a value is neither: such a bias changes weights, it is not a mask.
         """
         hidden = bias <= _ADDITIVE_HIDDEN
         if not bool(((bias == 0) | hidden).all()):
@@ -74,7 +74,7 @@ class Attend:
 
     @property
     def is_structural(self) -> bool:
-        """Only causal and window: the same for every row, known from T and S alone."""
+        """Whether there are no conditions but `causal` and `window`: the mask follows from T and S alone."""
         return (
             self.lengths_B is None
             and self.query_positions_BT is None
@@ -85,14 +85,14 @@ class Attend:
         )
 
     def hides_nothing(self, n_queries: int, n_keys: int) -> bool:
-        """Whether every query may look at every key, as far as that is known without reading a tensor."""
+        """Whether every query sees every key, as far as that is known without reading a tensor."""
         past_only = not self.causal or n_queries == 1
-        # The two that are furthest apart: the first query and the last key.
+        # The largest distance is that of the first query and the last key.
         wide = self.window is None or self.window >= max(n_queries, n_keys)
         return self.is_structural and past_only and wide
 
     def may_have_empty_rows(self, n_queries: int, n_keys: int) -> bool:
-        """Whether some query might be left with no key at all (never where all see at least themselves)."""
+        """Whether some query may see no key at all (never where each sees at least itself)."""
         tensors = (
             self.lengths_B,
             self.query_positions_BT,
@@ -103,15 +103,15 @@ class Attend:
         sees_itself = n_queries <= n_keys and all(tensor is None for tensor in tensors)
         return not self.never_empty and not sees_itself
 
-    def drawn(self, n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Attend:
-        """The same with its matrix already drawn: for layers that share it, and attention of this very T and S."""
+    def with_matrix(self, n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Attend:
+        """The same for one T and S, with its matrix already built: for layers that share it."""
         empty = self.may_have_empty_rows(n_queries, n_keys)
         return Attend(allowed=self.matrix(n_queries, n_keys, device=device), never_empty=not empty, _biases={})
 
     def bias(self, allowed: Tensor, dtype: torch.dtype) -> Tensor:
-        """`allowed`, this description's matrix, as fused kernels want it: 0 and −inf; made once for all layers.
+        """`allowed`, the matrix of this description, as a bias for fused kernels (0 and −inf), built once per dtype.
 
-        Given booleans, each call would make its own, and keep it for the backward pass: 4 · T · S bytes a layer.
+        Given booleans, each kernel call would build its own and keep it for the backward pass: 4 · T · S bytes a layer.
         """
         found = None if self._biases is None else self._biases.get(dtype)
         if found is None:
@@ -123,9 +123,9 @@ class Attend:
         return found
 
     def matrix(self, n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Tensor:
-        """Draw it: a boolean [B or 1, H or 1, T, S], True = may attend. Memory T × S.
+        """The mask: a boolean [B or 1, H or 1, T, S], True = may attend. Memory T × S.
 
-        Raises `ValueError` if the documents of the keys are not given and cannot be those of the queries (T ≠ S).
+        Raises `ValueError` if `key_documents_BS` is not given and the queries' documents do not fit (T ≠ S).
         """
         conditions: list[Tensor] = []
         key_1S = torch.arange(n_keys, device=device)[None]
@@ -133,7 +133,7 @@ class Attend:
             query_1T = torch.arange(n_keys - n_queries, n_keys, device=device)[None]
             query_BT = query_1T if self.query_positions_BT is None else self.query_positions_BT
             key_BS = key_1S if self.key_positions_BS is None else self.key_positions_BS
-            # Compared, not subtracted: a matrix of distances would take eight times the bytes of a boolean one.
+            # Comparisons instead of a difference: a matrix of int64 distances would take eight times the bytes.
             query_B1T1, key_B11S = query_BT[:, None, :, None], key_BS[:, None, None, :]
             if self.causal:
                 conditions.append(key_B11S <= query_B1T1)
@@ -157,7 +157,7 @@ class Attend:
     def additive(
         self, n_queries: int, n_keys: int, *, dtype: torch.dtype, device: torch.device | None = None
     ) -> Tensor:
-        """The same as a bias to add to scores: 0 = may attend, −inf = hidden. For meeting foreign code only."""
+        """The mask as a bias to add to scores: 0 = may attend, −inf = hidden. For code of other libraries only."""
         allowed = self.matrix(n_queries, n_keys, device=device)
         return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill(~allowed, float("-inf"))
 

@@ -1,27 +1,24 @@
 """Blocks: sub-layers, each with Add & Norm ("Attention Is All You Need", section 3.1).
 
-`Block` has self-attention and the feed-forward part: a block of the encoder, and of a decoder-only model.
-`DecoderBlock` has cross-attention between them. The paper normalises after the addition, LayerNorm(x + Sublayer(x));
-most later models before the sub-layer, x + Sublayer(Norm(x)), which trains without warm-up (Xiong et al. 2020).
+A block of the encoder, or of a decoder-only model, has self-attention and the feed-forward part; a block of the paper's
+decoder has cross-attention between them. The paper normalises after the addition, LayerNorm(x + Sublayer(x)); most
+later models before the sub-layer, x + Sublayer(Norm(x)), which trains without warm-up (Xiong et al. 2020).
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mingyue.nn.attend import Attend
 from mingyue.nn.attention import CrossAttention, MultiHeadAttention
-from mingyue.nn.cache import CacheStep
-from mingyue.nn.memory import Memory
+from mingyue.nn.cache import CacheStep, MemoryKV
 from mingyue.nn.positions import Rotation
-from mingyue.nn.taps import Taps, tap
+from mingyue.nn.taps import Taps, tap, within
 
 
 class Block(nn.Module):
-    """Self-attention and feed-forward. `PreNormBlock` and `PostNormBlock` say where the norm goes."""
+    """Self-attention and feed-forward; `PreNormBlock` and `PostNormBlock` define where the norm is."""
 
     def __init__(
         self,
@@ -39,37 +36,15 @@ class Block(nn.Module):
         self.feedforward_norm = feedforward_norm
         self.dropout = dropout
 
-    def _sublayer(self, x_BTM: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """A sub-layer with its addition and its norm."""
-        raise NotImplementedError
-
     def _add(self, x_BTM: Tensor, transformed_BTM: Tensor) -> Tensor:
+        """x + Dropout(Sublayer(x)): the residual connection (section 5.4)."""
         if self.dropout and self.training:
             transformed_BTM = F.dropout(transformed_BTM, self.dropout)
         return x_BTM + transformed_BTM
 
-    def _attend_to_self(
-        self,
-        x_BTM: Tensor,
-        attend: Attend,
-        rotation: Rotation,
-        *,
-        cache: CacheStep | None,
-        layer: int,
-        taps: Taps | None,
-    ) -> Tensor:
-        inner = None if taps is None else taps.within("attention")
-        x_BTM = self._sublayer(
-            x_BTM,
-            self.attention_norm,
-            lambda y_BTM: self.attention(y_BTM, attend, rotation, cache=cache, layer=layer, taps=inner),
-        )
-        return tap(taps, "middle", x_BTM)
 
-    def _feed_forward(self, x_BTM: Tensor, taps: Taps | None) -> Tensor:
-        inner = None if taps is None else taps.within("feedforward")
-        x_BTM = self._sublayer(x_BTM, self.feedforward_norm, lambda y_BTM: self.feedforward(y_BTM, inner))
-        return tap(taps, "output", x_BTM)
+class PreNormBlock(Block):
+    """x + Sublayer(Norm(x))."""
 
     def forward(
         self,
@@ -82,12 +57,40 @@ class Block(nn.Module):
         taps: Taps | None = None,
     ) -> Tensor:
         """x_BTM → x_BTM."""
-        x_BTM = self._attend_to_self(x_BTM, attend, rotation, cache=cache, layer=layer, taps=taps)
-        return self._feed_forward(x_BTM, taps)
+        inner = within(taps, "attention")
+        attended_BTM = self.attention(
+            self.attention_norm(x_BTM), attend, rotation, cache=cache, layer=layer, taps=inner
+        )  # fmt: skip
+        x_BTM = tap(taps, "middle", self._add(x_BTM, attended_BTM))
+        inner = within(taps, "feedforward")
+        x_BTM = self._add(x_BTM, self.feedforward(self.feedforward_norm(x_BTM), taps=inner))
+        return tap(taps, "output", x_BTM)
+
+
+class PostNormBlock(Block):
+    """Norm(x + Sublayer(x)): the paper's."""
+
+    def forward(
+        self,
+        x_BTM: Tensor,
+        attend: Attend,
+        rotation: Rotation,
+        *,
+        cache: CacheStep | None = None,
+        layer: int = 0,
+        taps: Taps | None = None,
+    ) -> Tensor:
+        """x_BTM → x_BTM."""
+        inner = within(taps, "attention")
+        attended_BTM = self.attention(x_BTM, attend, rotation, cache=cache, layer=layer, taps=inner)
+        x_BTM = tap(taps, "middle", self.attention_norm(self._add(x_BTM, attended_BTM)))
+        inner = within(taps, "feedforward")
+        x_BTM = self.feedforward_norm(self._add(x_BTM, self.feedforward(x_BTM, taps=inner)))
+        return tap(taps, "output", x_BTM)
 
 
 class DecoderBlock(Block):
-    """Masked self-attention, cross-attention to the encoder's output, feed-forward: a block of the paper's decoder."""
+    """A block with cross-attention; `PreNormDecoderBlock` and `PostNormDecoderBlock` define where the norm is."""
 
     def __init__(
         self,
@@ -104,46 +107,60 @@ class DecoderBlock(Block):
         self.cross_attention = cross_attention
         self.cross_attention_norm = cross_attention_norm
 
-    def forward(  # pyrefly: ignore[bad-override]  (a block that needs a memory is no block without one)
+
+class PreNormDecoderBlock(DecoderBlock):
+    """x + Sublayer(Norm(x))."""
+
+    def forward(
         self,
         x_BTM: Tensor,
         attend: Attend,
         rotation: Rotation,
-        memory: Memory,
+        memory: MemoryKV,
         *,
         cache: CacheStep | None = None,
         layer: int = 0,
         taps: Taps | None = None,
     ) -> Tensor:
-        """x_BTM → x_BTM. The queries of cross-attention are what this block's masked self-attention made."""
-        x_BTM = self._attend_to_self(x_BTM, attend, rotation, cache=cache, layer=layer, taps=taps)
-        inner = None if taps is None else taps.within("cross_attention")
-        key_BGSD, value_BGSD = memory.keys[layer], memory.values[layer]
-        x_BTM = self._sublayer(
-            x_BTM,
-            self.cross_attention_norm,
-            lambda y_BTM: self.cross_attention(y_BTM, key_BGSD, value_BGSD, memory.attend, taps=inner),
+        """x_BTM → x_BTM; `memory` has the keys and values of the source text."""
+        inner = within(taps, "attention")
+        attended_BTM = self.attention(
+            self.attention_norm(x_BTM), attend, rotation, cache=cache, layer=layer, taps=inner
+        )  # fmt: skip
+        x_BTM = tap(taps, "middle", self._add(x_BTM, attended_BTM))
+        inner = within(taps, "cross_attention")
+        attended_BTM = self.cross_attention(
+            self.cross_attention_norm(x_BTM), memory.keys[layer], memory.values[layer], memory.attend, taps=inner
         )
-        return self._feed_forward(tap(taps, "crossed", x_BTM), taps)
+        x_BTM = tap(taps, "crossed", self._add(x_BTM, attended_BTM))
+        inner = within(taps, "feedforward")
+        x_BTM = self._add(x_BTM, self.feedforward(self.feedforward_norm(x_BTM), taps=inner))
+        return tap(taps, "output", x_BTM)
 
 
-class PreNormBlock(Block):
-    """x + Dropout(Sublayer(Norm(x)))."""
+class PostNormDecoderBlock(DecoderBlock):
+    """Norm(x + Sublayer(x)): the paper's."""
 
-    def _sublayer(self, x_BTM: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        return self._add(x_BTM, sublayer(norm(x_BTM)))
-
-
-class PostNormBlock(Block):
-    """Norm(x + Dropout(Sublayer(x))): the paper's."""
-
-    def _sublayer(self, x_BTM: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        return norm(self._add(x_BTM, sublayer(x_BTM)))
-
-
-class PreNormDecoderBlock(PreNormBlock, DecoderBlock):
-    """The decoder's block with its norms before the sub-layers."""
-
-
-class PostNormDecoderBlock(PostNormBlock, DecoderBlock):
-    """The decoder's block as in the paper."""
+    def forward(
+        self,
+        x_BTM: Tensor,
+        attend: Attend,
+        rotation: Rotation,
+        memory: MemoryKV,
+        *,
+        cache: CacheStep | None = None,
+        layer: int = 0,
+        taps: Taps | None = None,
+    ) -> Tensor:
+        """x_BTM → x_BTM; `memory` has the keys and values of the source text."""
+        inner = within(taps, "attention")
+        attended_BTM = self.attention(x_BTM, attend, rotation, cache=cache, layer=layer, taps=inner)
+        x_BTM = tap(taps, "middle", self.attention_norm(self._add(x_BTM, attended_BTM)))
+        inner = within(taps, "cross_attention")
+        attended_BTM = self.cross_attention(
+            x_BTM, memory.keys[layer], memory.values[layer], memory.attend, taps=inner
+        )  # fmt: skip
+        x_BTM = tap(taps, "crossed", self.cross_attention_norm(self._add(x_BTM, attended_BTM)))
+        inner = within(taps, "feedforward")
+        x_BTM = self.feedforward_norm(self._add(x_BTM, self.feedforward(x_BTM, taps=inner)))
+        return tap(taps, "output", x_BTM)

@@ -11,17 +11,22 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.nn import gradients
-from mingyue.nn.gradients import by_hand
+from mingyue.nn.custom_backward import SquaredReLUFunction, SwiGLUFunction, with_custom_backward
 from mingyue.nn.taps import Taps, tap
 
 
+@with_custom_backward(SquaredReLUFunction)
 def squared_relu(x: Tensor) -> Tensor:
     """max(0, x)² (So et al. 2021, "Primer")."""
-    if by_hand(x):
-        return gradients.squared_relu(x)
     positive = F.relu(x)
     return positive * positive  # the gradient of a product costs a third of that of a power
+
+
+@with_custom_backward(SwiGLUFunction)
+def gated(gate_and_up: Tensor) -> Tensor:
+    """silu(gate) ⊙ up for [gate | up] along the last axis: [..., 2F] → [..., F]."""
+    gate, up = gate_and_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -34,7 +39,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """inner → activation → output. `inner.weight` is [F, M], `output.weight` is [M, F]."""
+    """activation(x W₁ + b₁) W₂ + b₂: `inner.weight` is W₁ᵀ, [F, M]; `output.weight` is W₂ᵀ, [M, F]."""
 
     def __init__(self, d_model: int, d_ff: int, activation: str, *, bias: bool) -> None:
         super().__init__()
@@ -48,16 +53,8 @@ class FeedForward(nn.Module):
         return tap(taps, "output", self.output(inner_BTF))
 
 
-def gated(both: Tensor) -> Tensor:
-    """silu(gate) ⊙ up for [gate | up] along the last axis: [..., 2F] → [..., F]."""
-    if by_hand(both):
-        return gradients.swiglu(both)
-    gate, up = both.chunk(2, dim=-1)
-    return F.silu(gate) * up
-
-
 class SwiGLU(nn.Module):
-    """silu(gate(x)) ⊙ up(x) → output (Shazeer 2020). Gate and up are one weight, `inner.weight` [2F, M], gate first."""
+    """(silu(x W_gate) ⊙ x W_up) W_out (Shazeer 2020). `inner.weight` [2F, M] holds W_gate and W_up, in this order."""
 
     def __init__(self, d_model: int, d_ff: int, *, bias: bool) -> None:
         super().__init__()

@@ -1,25 +1,35 @@
-"""Normalisation of vectors. Both kinds are PyTorch's own; this is where a config's choice becomes a module."""
+"""Normalisation of vectors: PyTorch's LayerNorm, and RMSNorm."""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.nn import gradients
-from mingyue.nn.gradients import by_hand
+from mingyue.nn.custom_backward import RMSNormFunction, with_custom_backward
 
 
-class RMSNorm(nn.RMSNorm):
-    """PyTorch's RMSNorm, which under mixed precision keeps to the format of its input.
+@with_custom_backward(RMSNormFunction)
+def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """x / √(mean x² + ε) ⊙ gain over the last axis (Zhang & Sennrich 2019): [..., width] → the same shape and dtype.
 
-    Otherwise fp32 gains on 16-bit queries and keys would leave the fused kernel, with a warning.
+    The dtype is that of `x` under mixed precision too: fp32 gains on 16-bit queries and keys would lose the fused
+    attention kernel.
     """
+    return F.rms_norm(x, gain.shape, gain.to(x.dtype), eps)
+
+
+class RMSNorm(nn.Module):
+    """`rms_norm` with its gain, `weight` [width]."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., width] → the same shape and number format."""
-        if by_hand(x) and self.eps is not None:
-            return gradients.rms_norm(x, self.weight, self.eps)
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+        """[..., width] → the same shape and dtype."""
+        return rms_norm(x, self.weight, self.eps)
 
 
 def make_norm(kind: str, width: int, eps: float) -> nn.Module:

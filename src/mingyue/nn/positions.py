@@ -1,7 +1,7 @@
-"""How a token knows its place. One interface, four kinds.
+"""How the position of a token enters the model. One interface, four kinds.
 
-A position kind may add something to the embeddings (`add`), or turn queries and keys (`rotation`), or neither.
-Positions are given by the caller: they say what a row holds, not where padding put it.
+A position kind may add a vector to the embeddings (`add`), or rotate queries and keys (`rotation`), or do neither.
+Positions are given by the caller: the number of tokens of the row before this one, whatever padding there is.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from mingyue.config import RotaryScaling
 
 
 class Rotation:
-    """What happens to queries and keys before they meet. This one leaves them as they are."""
+    """What is done to queries and keys before their dot product. This one is the identity."""
 
     @property
     def angles(self) -> tuple[Tensor, Tensor] | None:
-        """(cosine, sine) of every pair's angle, each [B or 1, T, 1, D/2]; None where nothing turns."""
+        """(cosine, sine) of every pair's angle, each [B or 1, T, 1, D/2]; None for the identity."""
         return None
 
-    def turn(self, x_BHTD: Tensor) -> Tensor:
+    def rotate(self, x_BHTD: Tensor) -> Tensor:
         """[B, H or G, T, D] → the same shape."""
         return x_BHTD
 
 
 class Positions(nn.Module):
-    """The interface, and at once the kind `none`: a token does not know its place."""
+    """The interface, and the kind `none`: no information about positions."""
 
     def add(self, x_BTM: Tensor, positions_BT: Tensor) -> Tensor:
-        """Add what depends on the position to the embeddings. `positions_BT` is [B, T] or [1, T], integers."""
+        """Embeddings with their positions added. `positions_BT` is [B, T] or [1, T], integers."""
         return x_BTM
 
     def rotation(self, positions_BT: Tensor) -> Rotation:
-        """The turning of queries and keys at these positions, the same in every layer."""
+        """The rotation of queries and keys at these positions, the same in every layer."""
         return Rotation()
 
 
 class LearnedPositions(Positions):
-    """A table with one trained vector a position (GPT-1 to GPT-3). `table` is [context, M]."""
+    """A trained vector for each position (GPT-1 to GPT-3). `table` is [context, M]."""
 
     def __init__(self, context: int, d_model: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class SinusoidalPositions(Positions):
 def sinusoid_table(n_positions: int, d_model: int, layout: str = "interleaved") -> Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i/M)), PE(pos, 2i+1) = cos(of the same angle). Returns [n_positions, M] fp32.
 
-    An odd M ends on a sine. `halves` puts all sines first, then all cosines, as some libraries do.
+    An odd M ends with a sine. Layout `halves` has all sines first, then all cosines, as in some libraries.
     """
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
     angles = torch.arange(n_positions, dtype=torch.float64)[:, None] * torch.exp(-math.log(10000.0) * even / d_model)
@@ -83,7 +83,7 @@ def sinusoid_table(n_positions: int, d_model: int, layout: str = "interleaved") 
 
 
 class RotaryRotation(Rotation):
-    """Pair (x[i], x[i + D/2]) turned by the angle of its position: scores then depend on distances alone."""
+    """Rotates each pair (x[i], x[i + D/2]) by the angle of its position: scores then depend on distances only."""
 
     def __init__(self, cosine_B1TD: Tensor, signed_sine_B1TD: Tensor) -> None:
         self.cosine_B1TD = cosine_B1TD
@@ -96,15 +96,15 @@ class RotaryRotation(Rotation):
         cosine, sine = self.cosine_B1TD[..., :half], self.signed_sine_B1TD[..., half:]
         return cosine.transpose(1, 2), sine.transpose(1, 2)
 
-    def turn(self, x_BHTD: Tensor) -> Tensor:
-        """Turn each pair; lengths stay the same."""
+    def rotate(self, x_BHTD: Tensor) -> Tensor:
+        """Rotate each pair: x[i] cos θ − x[i + D/2] sin θ, x[i + D/2] cos θ + x[i] sin θ."""
         first, second = x_BHTD.chunk(2, dim=-1)
         partner_BHTD = torch.cat([second, first], dim=-1)
         return torch.addcmul(x_BHTD * self.cosine_B1TD, partner_BHTD, self.signed_sine_B1TD)
 
 
 class RotaryPositions(Positions):
-    """Rotary angles (Su et al. 2021, "RoFormer"), pairs in halves. Queries and keys turn, values do not."""
+    """Rotary positions (Su et al. 2021, "RoFormer"), pairs in halves. Queries and keys are rotated, values are not."""
 
     cosine: Tensor
     signed_sine: Tensor
@@ -123,7 +123,7 @@ class RotaryPositions(Positions):
 
 
 def rotary_frequencies(d_head: int, base: float, scaling: RotaryScaling | None) -> Tensor:
-    """Angle per position of each of the D/2 pairs, fp64: base^(−2i/D), changed by `scaling` for longer contexts.
+    """θ_i, the angle per position of each of the D/2 pairs, fp64: base^(−2i/D), rescaled for longer contexts.
 
     linear: Chen et al. 2023; ntk: a larger base, `ntk_base`; llama3: low frequencies divided by the factor, high ones
     kept, a linear ramp between (Llama 3.1's published rule).
@@ -137,12 +137,12 @@ def rotary_frequencies(d_head: int, base: float, scaling: RotaryScaling | None) 
     if scaling.kind == "linear":
         return frequencies / scaling.factor
     assert scaling.original_context is not None  # the config requires it
-    turns = scaling.original_context * frequencies / (2 * math.pi)  # turns of each pair within the original context
+    turns = scaling.original_context * frequencies / (2 * math.pi)  # full turns of each pair over the original context
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
 def ntk_base(base: float, factor: float, d_head: int) -> float:
-    """base · factor^(D/(D−2)): the fastest pair turns as before, the slowest one `factor` times slower."""
+    """base · factor^(D/(D−2)): the fastest pair keeps its frequency, the slowest rotates `factor` times slower."""
     return base * factor ** (d_head / max(d_head - 2, 1))

@@ -1,17 +1,17 @@
-"""Taps: named places of a forward pass where a reader may look, or put something else.
+"""Taps: named values of a forward pass that can be recorded or replaced.
 
-A forward takes `taps=None`. With a `Taps` it shows every named value in turn; the taps keep the ones whose names match
-and may replace them. There are no hooks and no globals, and a run that does not ask pays nothing.
+A forward takes `taps=None`. With a `Taps` it shows every named value in turn; the taps record those whose names match,
+and may replace them. There are no hooks and no globals, and a pass without taps costs nothing extra.
 
 Names (`i` counts blocks from 0):
 
     embeddings                     x_BTM      token (and position) embeddings, after dropout
     blocks.i.attention.query       BHTD       after QK-norm and rotation, as they meet the keys
-    blocks.i.attention.key         BGSD       likewise; with a cache, all the keys that the row holds
+    blocks.i.attention.key         BGSD       likewise; with a cache, all keys of the row
     blocks.i.attention.value       BGSD
-    blocks.i.attention.scores      BHTS       q·k / √d_head before the mask and softmax
-    blocks.i.attention.weights     BHTS       after softmax; each row sums to 1, hidden cells are exactly 0
-    blocks.i.attention.heads       BHTD       output of each head, before they are joined
+    blocks.i.attention.scores      BHTS       q·k / √d_head before mask and softmax
+    blocks.i.attention.weights     BHTS       after softmax; each row sums to 1, masked keys are exactly 0
+    blocks.i.attention.heads       BHTD       output of each head, before concatenation
     blocks.i.attention.output      BTM        after the output projection
     blocks.i.middle                x_BTM      the residual stream between the two sub-layers
     blocks.i.feedforward.inner     BTF        after the activation
@@ -20,15 +20,15 @@ Names (`i` counts blocks from 0):
     final                          x_BTM      what the output layer reads
     logits                         BTV
 
-An encoder-decoder model has `encoder.` or `decoder.` in front of all but `logits`, and in each block of its decoder
+In an encoder-decoder model all names but `logits` start with `encoder.` or `decoder.`; a decoder block also has
 
-    decoder.blocks.i.cross_attention.*  as attention.*; its keys and values are of the S places of the source text
+    decoder.blocks.i.cross_attention.*  as attention.*; keys and values are those of the S positions of the source text
     decoder.blocks.i.crossed       x_BTM      the residual stream between cross-attention and feed-forward
 
-Where several targets of one source text are read side by side (K rows for each row of the memory), cross-attention sees
-them as one row of K·T queries: its query, scores, weights and heads have K·T where T stands.
+When several targets of one source text are read side by side (K rows for each row of the memory), cross-attention reads
+them as one row of K·T queries: its query, scores, weights and heads have K·T instead of T.
 
-Asking for scores or weights makes attention take its explicit path; all else leaves the fused one in place.
+Asking for scores or weights makes attention take its explicit path; all other names leave it on the fused one.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Edit = Callable[[Tensor], Tensor]
 class Taps:
     """What to record and what to replace in one forward pass.
 
-    `record` is a name or pattern or several; `edits` maps names or patterns to functions that take the value at that
-    place and return one of the same shape. In a pattern such as `"blocks.*.output"` a star stands for one part of a
-    name, never across a dot; `"*"` alone means every place. `values` holds what was recorded, after edits.
+    `record` is a name or pattern, or several; `edits` maps names or patterns to functions from a value to another of
+    the same shape. In a pattern such as `"blocks.*.output"` a star matches one part of a name, never a dot; `"*"` alone
+    matches every name. `values` holds what was recorded, after edits.
     """
 
     def __init__(self, record: Iterable[str] = (), edits: Mapping[str, Edit] | None = None) -> None:
@@ -56,7 +56,7 @@ class Taps:
         self._prefix = ""
 
     def within(self, prefix: str) -> Taps:
-        """The same taps as seen from inside a part: names get `prefix.` in front."""
+        """The same taps for a submodule: names are prefixed with `prefix.`."""
         inner = Taps.__new__(Taps)
         inner.record, inner.edits, inner.values = self.record, self.edits, self.values
         inner._prefix = f"{self._prefix}{prefix}."
@@ -68,7 +68,7 @@ class Taps:
         return any(_matches(full, pattern) for pattern in (*self.record, *self.edits))
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
-        """Show a value under its name; returns it, or what an edit puts in its place.
+        """Show a value under its name; returns it, or what an edit replaces it with.
 
         Raises `ValueError` if an edit changes the shape.
         """
@@ -94,3 +94,8 @@ def _matches(name: str, pattern: str) -> bool:
 def tap(taps: Taps | None, name: str, value: Tensor) -> Tensor:
     """Show `value` to the taps, if there are any."""
     return value if taps is None else taps(name, value)
+
+
+def within(taps: Taps | None, prefix: str) -> Taps | None:
+    """The taps for a submodule, if there are any."""
+    return None if taps is None else taps.within(prefix)

@@ -1,4 +1,4 @@
-"""Measuring text: how likely a model finds it, how much of it was copied, how good it is as a translation."""
+"""Scores of text: its likelihood under a model, how much of it is copied, its quality as a translation."""
 
 from mingyue.scoring.copying import CopyReport, copy_report
 from mingyue.scoring.likelihood import Score, TokenScore, score, token_logprobs, window_starts

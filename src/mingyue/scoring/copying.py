@@ -1,8 +1,8 @@
-"""How much a written text copies: what of it stands in the training text, character for character.
+"""How much of a generated text is copied from the training text, character for character.
 
-The training text passes by once, in pieces, so that its size costs time (about a second for 5 million characters) and
-no memory. Runs are compared by a 64-bit polynomial hash, H(x₁ … x_l) = Σ x_j B^j mod 2⁶⁴, taken from running sums at
-every place at once; what is reported has been compared character by character.
+The training text is read once, in pieces, so that its size costs time (about a second for 5 million characters) and no
+memory. Substrings are compared by a 64-bit polynomial hash, H(x₁ … x_l) = Σ x_j B^j mod 2⁶⁴, computed from running sums
+at all positions at once; what is reported has also been compared character by character.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_CHUNK = 1 << 19  # characters of training text looked at together
+_CHUNK = 1 << 19  # characters of training text searched at once
 _BASE = 0x9E3779B97F4A7C15 | 1  # odd, so that it has an inverse
-_BORDER = 0x110000  # a character that no text has: stands between written texts
+_BORDER = 0x110000  # a code that no text has, put between the generated texts
 _U64 = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What of the written texts was found in the training text."""
+    """What was found of the generated texts in the training text."""
 
     longest: str
-    """The longest run of characters that stands in both."""
+    """The longest substring of both."""
     share_of_ngrams: float
-    """Of all runs of `n` characters in the written texts, the share that the training text has too (0 if none)."""
+    """Share of the substrings of `n` characters of the generated texts that occur in the training text (0 if none)."""
     n: int
     written: int
-    """Characters written."""
+    """Number of generated characters."""
     compared: int
-    """Characters of training text that were searched."""
+    """Number of characters of training text searched."""
 
     def describe(self) -> list[str]:
-        """Two sentences."""
+        """The result in two sentences."""
         return [
-            f"Longest run copied from the training text: {len(self.longest)} characters, {self.longest!r}.",
-            f"Of all runs of {self.n} characters that it wrote, {self.share_of_ngrams:.0%} stand in the training text.",
+            f"Longest passage copied from the training text: {len(self.longest)} characters, {self.longest!r}.",
+            f"Of its passages of {self.n} characters, {self.share_of_ngrams:.0%} occur in the training text.",
         ]
 
 
 def copy_report(texts: Sequence[str], training_text: str | Iterable[str], *, n: int = 8) -> CopyReport:
-    """Search the runs of `texts` in the training text, given whole or in pieces that follow each other.
+    """Search the substrings of `texts` in the training text, given whole or in consecutive pieces.
 
-    A run may cross from one piece into the next, but not from one written text into another.
+    A substring may cross from one piece into the next, but not from one generated text into another.
     """
-    wanted = _Wanted(texts, n)
+    search = _Search(texts, n)
     overlap = max([n, *map(len, texts)])
     compared = 0
     for stretch, n_new in _stretches([training_text] if isinstance(training_text, str) else training_text, overlap):
-        wanted.look_in(stretch)
+        search.search_in(stretch)
         compared += n_new
-    share = float(wanted.copied.mean()) if len(wanted.copied) else 0.0
-    return CopyReport(wanted.longest, share, n, sum(map(len, texts)), compared)
+    share = float(search.copied.mean()) if len(search.copied) else 0.0
+    return CopyReport(search.longest, share, n, sum(map(len, texts)), compared)
 
 
-class _Wanted:
-    """The written texts, and what of them was found so far."""
+class _Search:
+    """The generated texts, and what has been found of them so far."""
 
     def __init__(self, texts: Sequence[str], n: int) -> None:
         self._n = n
@@ -77,68 +77,68 @@ class _Wanted:
         return _text(self._characters[start : start + length])
 
     def _starts(self, length: int) -> NDArray[np.int64]:
-        """Where runs of so many characters begin that stay within one text."""
+        """Starts of all substrings of `length` characters that lie within one text."""
         n_starts = max(0, len(self._characters) - length + 1)
         borders = np.concatenate([[0], np.cumsum(self._characters == _BORDER)])
         return np.flatnonzero(borders[length : length + n_starts] == borders[:n_starts])
 
-    def look_in(self, stretch: NDArray[np.uint32]) -> None:
-        """Mark the n-grams that stand in a stretch of the training text, and look for a longer run there."""
+    def search_in(self, stretch: NDArray[np.uint32]) -> None:
+        """Mark the n-grams that occur in a piece of the training text, and look for a longer common substring in it."""
         sums = _Sums(stretch)
-        places = np.arange(max(0, len(stretch) - self._n + 1))
-        hashes = sums.hashes(places, self._n)
-        there = _is_in(hashes, self._ordered)
-        places = places[there]
-        self._mark(stretch, places, hashes[there])
-        # A longer run is looked for only where an n-gram stands; shorter ones everywhere, until there is one.
-        if len(places) or self._longest[1] < self._n - 1:
-            self._lengthen(stretch, sums, places)
+        positions = np.arange(max(0, len(stretch) - self._n + 1))
+        hashes = sums.hashes(positions, self._n)
+        known = _is_in(hashes, self._ordered)
+        positions = positions[known]
+        self._mark(stretch, positions, hashes[known])
+        # Longer substrings are searched only where an n-gram matches; shorter ones everywhere, until one is found.
+        if len(positions) or self._longest[1] < self._n - 1:
+            self._lengthen(stretch, sums, positions)
 
-    def _mark(self, stretch: NDArray[np.uint32], places: NDArray[np.int64], hashes: _U64) -> None:
+    def _mark(self, stretch: NDArray[np.uint32], positions: NDArray[np.int64], hashes: _U64) -> None:
         found, first = np.unique(hashes, return_index=True)
         new = np.flatnonzero(_is_in(self._gram_hashes, found) & ~self.copied)
-        there = places[first[np.searchsorted(found, self._gram_hashes[new])]]
+        found_at = positions[first[np.searchsorted(found, self._gram_hashes[new])]]
         same = np.ones(len(new), dtype=bool)
         for k in range(self._n):
-            same &= self._characters[self._grams[new] + k] == stretch[there + k]
+            same &= self._characters[self._grams[new] + k] == stretch[found_at + k]
         self.copied[new] = same
 
-    def _lengthen(self, stretch: NDArray[np.uint32], sums: _Sums, places: NDArray[np.int64]) -> None:
+    def _lengthen(self, stretch: NDArray[np.uint32], sums: _Sums, positions: NDArray[np.int64]) -> None:
         low, step = self._longest[1], 1
         best: tuple[int, int] | None = (0, 0)
-        while best is not None:  # twice as far each time…
-            best = self._find(stretch, sums, places, low + step)
+        while best is not None:  # doubling steps…
+            best = self._find(stretch, sums, positions, low + step)
             if best is not None:
                 self._longest, low, step = best, low + step, 2 * step
-        high = low + step  # …then between: every run of a length means one of each smaller length
+        high = low + step  # …then bisection: a common substring of one length implies one of every smaller length
         while high - low > 1:
             middle = (low + high) // 2
-            best = self._find(stretch, sums, places, middle)
+            best = self._find(stretch, sums, positions, middle)
             if best is None:
                 high = middle
             else:
                 self._longest, low = best, middle
 
     def _find(
-        self, stretch: NDArray[np.uint32], sums: _Sums, places: NDArray[np.int64], length: int
+        self, stretch: NDArray[np.uint32], sums: _Sums, positions: NDArray[np.int64], length: int
     ) -> tuple[int, int] | None:
-        """A run of so many characters that both have: (start in the written texts, length)."""
+        """A common substring of `length` characters: (start in the generated texts, length)."""
         if length < self._n:
-            places = np.arange(max(0, len(stretch) - length + 1))
-        places = places[places <= len(stretch) - length]
+            positions = np.arange(max(0, len(stretch) - length + 1))
+        positions = positions[positions <= len(stretch) - length]
         starts = self._starts(length)
         hashes = self._sums.hashes(starts, length)
-        there = _is_in(sums.hashes(places, length), np.sort(hashes))
-        for place in places[there]:
-            same = hashes == sums.hashes(np.array([place]), length)[0]
+        known = _is_in(sums.hashes(positions, length), np.sort(hashes))
+        for position in positions[known]:
+            same = hashes == sums.hashes(np.array([position]), length)[0]
             start = int(starts[int(np.argmax(same))])
-            if np.array_equal(self._characters[start : start + length], stretch[place : place + length]):
+            if np.array_equal(self._characters[start : start + length], stretch[position : position + length]):
                 return start, length
         return None
 
 
 class _Sums:
-    """Running sums of x_j B^j, from which the hash of any run follows by one subtraction and one product."""
+    """Running sums of x_j B^j: the hash of any substring is one subtraction and one product."""
 
     def __init__(self, characters: NDArray[np.uint32]) -> None:
         powers, self._inverses = _powers(len(characters) + 1)
@@ -147,7 +147,7 @@ class _Sums:
         np.cumsum(mixed * powers[:-1], out=self._sums[1:])
 
     def hashes(self, starts: NDArray[np.int64], length: int) -> _U64:
-        """Hash of the run of `length` characters at each start."""
+        """Hash of the substring of `length` characters at each start."""
         return (self._sums[starts + length] - self._sums[starts]) * self._inverses[starts]
 
 
@@ -161,17 +161,17 @@ def _powers(count: int) -> tuple[_U64, _U64]:
 
 
 def _is_in(hashes: _U64, ordered: _U64) -> NDArray[np.bool_]:
-    """Which of `hashes` are among `ordered`, which is sorted."""
+    """Which of `hashes` are in `ordered`, which is sorted."""
     if not len(ordered):
         return np.zeros(len(hashes), dtype=bool)
-    place = np.searchsorted(ordered, hashes)
-    return ordered[np.minimum(place, len(ordered) - 1)] == hashes
+    index = np.searchsorted(ordered, hashes)
+    return ordered[np.minimum(index, len(ordered) - 1)] == hashes
 
 
 def _stretches(pieces: Iterable[str], overlap: int) -> Iterator[tuple[NDArray[np.uint32], int]]:
-    """The text in stretches, with the number of characters that are new in each.
+    """The text in overlapping pieces, each with the number of its characters that were not in the piece before.
 
-    They overlap, so that every run of up to `overlap` characters lies within one.
+    Every substring of up to `overlap` characters lies within one piece.
     """
     waiting: list[NDArray[np.uint32]] = []
     count, kept = 0, 0

@@ -1,8 +1,8 @@
-"""How likely a model finds a text: log P(x_t | x_1 … x_{t−1}) of every token, and their sum.
+"""Log-likelihood of a text under a model: log P(x_t | x_1 … x_{t−1}) of every token, and the sum.
 
-A text longer than the context is read in windows that move by a stride: each token is scored once, in the first window
-that reaches it, so that all but the first window's tokens have at least context − stride tokens before them. A smaller
-stride costs more passes and gives each token more to go on.
+A text longer than the context is read in windows that move by a stride. Each token is scored once, in the first window
+that contains it, so that all tokens after the first window have at least context − stride tokens before them. A smaller
+stride costs more forward passes and gives each token more context.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mingyue.errors import GenerationError
+from mingyue.generation.evaluating import evaluating
 
 if TYPE_CHECKING:
     from mingyue.models import DecoderOnly
     from mingyue.text import Tokenizer
 
-_MOST_TOKENS = 1 << 13  # read in one pass (at least one window)
-_MOST_LOGITS = 1 << 24  # numbers at once: 64 MB
+_MAX_TOKENS = 1 << 13  # per forward pass (at least one window)
+_MAX_LOGITS = 1 << 24  # computed at once: 64 MB
 
 
 @dataclass(frozen=True)
@@ -32,32 +33,32 @@ class TokenScore:
 
     token: int
     text: str
-    """For people: spaces and half characters made visible."""
+    """Readable form: spaces and partial characters made visible."""
     logprob: float | None
-    """log P given everything before it, natural; None for a first token with nothing before it."""
+    """log P (natural) given all tokens before it; None for a first token with nothing before it."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A scored text. Without a start mark before it, its first token has no probability and is not counted."""
+    """A scored text. Without BOS before it, the first token has no probability and is not counted."""
 
     tokens: list[TokenScore]
     total: float
-    """Σ log P, natural. The end of the text is no part of it: this is the probability of a text that begins so."""
+    """Σ log P (natural). EOS is not included: it is the probability that a text begins with this one."""
     scored: int
-    """Tokens that were counted."""
+    """Number of tokens counted."""
     scored_bytes: int
-    """UTF-8 bytes of the text that they spell."""
+    """UTF-8 bytes of these tokens."""
     context: int
-    """Tokens that the model sees at once."""
+    """Tokens in a window."""
     stride: int
     """Tokens by which the window moves over a longer text."""
     windows: int
-    """Windows that were read."""
+    """Number of windows."""
 
     @property
     def nats_per_token(self) -> float:
-        """−total over the scored tokens; not a number when there are none."""
+        """−total / scored; NaN when no token was scored."""
         return -self.total / self.scored if self.scored else math.nan
 
     @property
@@ -67,11 +68,11 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """−total in bits over the bytes: comparable between tokenizers."""
+        """−total in bits / scored_bytes: comparable between tokenizers."""
         return -self.total / math.log(2) / self.scored_bytes if self.scored_bytes else math.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; what is not a number becomes None."""
+        """For JSON; NaN becomes None."""
         values = {name: getattr(self, name) for name in ("nats_per_token", "perplexity", "bits_per_byte")}
         return {**asdict(self), **{name: None if math.isnan(value) else value for name, value in values.items()}}
 
@@ -81,21 +82,21 @@ def score(
 ) -> Score:
     """Score a text. `stride` is from 1 to the context (default: half of it).
 
-    With `starts_with_bos` the start mark stands before the text and the first token is scored after it; without, the
-    first token is only read. Raises `GenerationError` for an empty text, a stride out of range, ids that the model
-    does not know, or a model whose output is not a number.
+    With `starts_with_bos`, BOS precedes the text and the first token is scored too; without, the first token is only
+    read. Raises `GenerationError` for an empty text, a stride out of range, ids outside the vocabulary, or a model
+    whose output is NaN.
     """
     context = model.config.context
     stride = max(1, context // 2) if stride is None else stride
     ids = tokenizer.encode(text)
     if not ids:
         raise GenerationError("there is nothing to score: the text is empty")
-    read = [tokenizer.bos_id, *ids] if starts_with_bos else ids
-    logprobs = token_logprobs(model, read, stride=stride)
-    known = logprobs if starts_with_bos else [None, *logprobs]
+    inputs = [tokenizer.bos_id, *ids] if starts_with_bos else ids
+    logprobs = token_logprobs(model, inputs, stride=stride)
+    per_token = logprobs if starts_with_bos else [None, *logprobs]
     n_bytes = len(text.encode("utf-8")) - (0 if starts_with_bos else len(tokenizer.token_bytes(ids[0])))
     return Score(
-        tokens=[TokenScore(one, tokenizer.token_text(one), value) for one, value in zip(ids, known, strict=True)],
+        tokens=[TokenScore(one, tokenizer.token_text(one), value) for one, value in zip(ids, per_token, strict=True)],
         total=math.fsum(logprobs),
         scored=len(logprobs),
         scored_bytes=n_bytes,
@@ -108,7 +109,7 @@ def score(
 def window_starts(n_targets: int, context: int, stride: int) -> list[tuple[int, int]]:
     """(start, first target counted) of each window over targets 0 … n_targets − 1; every target is counted once.
 
-    Target t is what follows input t. A window at `start` reads inputs start … start + context − 1; the last one is
+    Target t is the token after input t. A window at `start` reads inputs start … start + context − 1; the last one is
     moved back so that it ends on the last target.
     """
     length = min(context, n_targets)
@@ -124,7 +125,7 @@ def window_starts(n_targets: int, context: int, stride: int) -> list[tuple[int, 
 def token_logprobs(model: DecoderOnly, ids: Sequence[int], *, stride: int | None = None) -> list[float]:
     """log P (natural) of each of `ids` but the first, given those before it, in windows as in `score`.
 
-    In evaluation mode, whatever mode the model is in; that stays. Raises `GenerationError` as `score` does.
+    Computed in evaluation mode; the mode of the model stays as it is. Raises `GenerationError` as `score` does.
     """
     context = model.config.context
     stride = max(1, context // 2) if stride is None else stride
@@ -136,31 +137,26 @@ def token_logprobs(model: DecoderOnly, ids: Sequence[int], *, stride: int | None
             advice="The tokenizer does not belong to this model.",
         )
     starts = window_starts(len(ids) - 1, context, stride)
-    n_rows = max(1, _MOST_TOKENS // min(context, len(ids)))
-    known = torch.tensor(ids, device=model.embedding.weight.device)
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            found = [_score_windows(model, known, starts[at : at + n_rows]) for at in range(0, len(starts), n_rows)]
-    finally:
-        model.train(training)
+    n_rows = max(1, _MAX_TOKENS // min(context, len(ids)))
+    ids_T = torch.tensor(ids, device=model.embedding.weight.device)
+    with evaluating(model), torch.inference_mode():
+        found = [_score_windows(model, ids_T, starts[at : at + n_rows]) for at in range(0, len(starts), n_rows)]
     logprobs = [value for part in found for value in part.tolist()]
     if any(math.isnan(value) for value in logprobs):
         raise GenerationError(
-            "the model's output is not a number (NaN)",
+            "the model's output is NaN",
             advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
         )
     return logprobs
 
 
-def _score_windows(model: DecoderOnly, known: Tensor, starts: Sequence[tuple[int, int]]) -> Tensor:
-    """log P of the new targets of some windows, in order; logits are made for these alone, and in pieces."""
-    length = min(model.config.context, len(known) - 1)
-    hidden_BTM = model.hidden(torch.stack([known[start : start + length] for start, _ in starts]))
+def _score_windows(model: DecoderOnly, ids_T: Tensor, starts: Sequence[tuple[int, int]]) -> Tensor:
+    """log P of the new targets of some windows, in order; logits are computed for these only, and in pieces."""
+    length = min(model.config.context, len(ids_T) - 1)
+    hidden_BTM = model.hidden(torch.stack([ids_T[start : start + length] for start, _ in starts]))
     hidden_NM = torch.cat([hidden_BTM[row, first - start :] for row, (start, first) in enumerate(starts)])
-    targets_N = torch.cat([known[first + 1 : start + length + 1] for start, first in starts])
-    n_piece = max(1, _MOST_LOGITS // model.config.vocab_size)
+    targets_N = torch.cat([ids_T[first + 1 : start + length + 1] for start, first in starts])
+    n_piece = max(1, _MAX_LOGITS // model.config.vocab_size)
     pieces = zip(hidden_NM.split(n_piece), targets_N.split(n_piece), strict=True)
     return torch.cat(
         [-F.cross_entropy(model.output(hidden).float(), target, reduction="none") for hidden, target in pieces]

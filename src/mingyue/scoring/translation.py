@@ -1,6 +1,6 @@
-"""How good translations are: BLEU (Papineni et al., 2002) and chrF (Popović, 2015), by sacrebleu (Post, 2018).
+"""Scores of translations: BLEU (Papineni et al., 2002) and chrF (Popović, 2015), by sacrebleu (Post, 2018).
 
-The signature beside each number says how it was counted; numbers with different signatures cannot be compared.
+The signature of each score says how it was computed; scores with different signatures cannot be compared.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _JAPANESE = {"ja", "jpn"}
 _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
 _KANA = re.compile(r"[\u3040-\u30ff]")
 _SPACE = re.compile(r"\s")
-_KANA_OF_JAPANESE = 0.1  # Chinese text has next to none; Japanese prose has about half
+_MIN_KANA_SHARE = 0.1  # of Japanese; Chinese text has almost none, Japanese prose about half
 
 
 @dataclass(frozen=True)
 class TranslationScores:
-    """Scores of some translations against their references."""
+    """Scores of translations against their references."""
 
     bleu: float
-    """Of the whole corpus, 0 to 100, cased. 0 for a corpus without a line of four tokens, however right it is."""
+    """BLEU of the whole corpus, 0 to 100, cased. 0 for a corpus without a line of four tokens, even if exact."""
     bleu_signature: str
-    """As sacrebleu writes it: `tok:` is the tokenizer, `version:` that of sacrebleu."""
+    """In the form of sacrebleu: `tok:` is the tokenizer, `version:` that of sacrebleu."""
     chrf: float
     """chrF2 of the whole corpus, 0 to 100."""
     chrf_signature: str
@@ -42,13 +42,13 @@ def translation_scores(
     *,
     target_language: str | None = None,
 ) -> TranslationScores:
-    """Score translations, as written for readers (not tokenized), line by line against their references.
+    """Score plain (not tokenized) translations, line by line against their references.
 
-    `references` is one line for each hypothesis, or several such streams. BLEU's words are those of the tokenizer 13a;
-    of zh for Chinese; and characters for Japanese, whose own tokenizer needs a dictionary. `target_language` is a
-    code such as "zh" or "pt-BR"; without it, references that are mostly Chinese or Japanese characters are taken so.
+    `references` is one line for each hypothesis, or several such lists. The tokenizer of BLEU is 13a; zh for Chinese;
+    and char for Japanese, whose own tokenizer needs a dictionary. `target_language` is a code such as "zh" or "pt-BR"
+    [default: detected; references of mostly Chinese or Japanese characters are Chinese or Japanese].
 
-    Raises `DataError` without a line or when the counts of lines differ, `MissingExtraError` without sacrebleu.
+    Raises `DataError` for no lines or unequal numbers of lines, `MissingExtraError` without sacrebleu.
     """
     streams = _streams(references)
     _check_counts(hypotheses, streams)
@@ -58,18 +58,18 @@ def translation_scores(
         raise MissingExtraError(
             "scoring translations needs sacrebleu", advice="Install the extra: pip install 'mingyue[translate]'."
         ) from None
-    # force: sacrebleu would write to the screen where lines look tokenized.
+    # force: otherwise sacrebleu prints a warning for lines that look tokenized.
     bleu = BLEU(tokenize=_tokenizer(streams, target_language), force=True)
     chrf = CHRF()
     bleu_score = bleu.corpus_score(hypotheses, streams).score
     chrf_score = chrf.corpus_score(hypotheses, streams).score
-    right = sum(hypothesis in lines for hypothesis, *lines in zip(hypotheses, *streams, strict=True))
+    n_exact = sum(hypothesis in lines for hypothesis, *lines in zip(hypotheses, *streams, strict=True))
     return TranslationScores(
         bleu=bleu_score,
         bleu_signature=str(bleu.get_signature()),
         chrf=chrf_score,
         chrf_signature=str(chrf.get_signature()),
-        exact=right / len(hypotheses),
+        exact=n_exact / len(hypotheses),
         lines=len(hypotheses),
     )
 
@@ -86,20 +86,20 @@ def _check_counts(hypotheses: Sequence[str], streams: Sequence[Sequence[str]]) -
             which = f"reference stream {number} of {len(streams)}" if len(streams) > 1 else "the references"
             raise DataError(
                 f"{len(hypotheses):,} translations but {len(stream):,} lines in {which}",
-                advice="Line i of one is compared with line i of the other: give the references of these very lines.",
+                advice="Line i is compared with reference i: give exactly one reference for each line.",
             )
     if not hypotheses:
-        raise DataError("there is nothing to score: no translations", advice="Give at least one, and its reference.")
+        raise DataError("there is nothing to score: no translations", advice="Give at least one, with its reference.")
 
 
 def _tokenizer(streams: Sequence[Sequence[str]], language: str | None) -> str:
-    """Sacrebleu's name of the tokenizer. The references decide, so that all systems are counted alike."""
+    """The tokenizer in sacrebleu. It depends on the references only, so that all systems are scored in the same way."""
     if language is not None:
         code = re.split(r"[-_]", language.strip().lower())[0]
         return "zh" if code in _CHINESE else "char" if code in _JAPANESE else "13a"
     text = _SPACE.sub("", "".join(line for stream in streams for line in stream))
     n_kana = len(_KANA.findall(text))
-    n_ours = len(_HAN.findall(text)) + n_kana
-    if 2 * n_ours <= len(text):
+    n_cjk = len(_HAN.findall(text)) + n_kana
+    if 2 * n_cjk <= len(text):
         return "13a"
-    return "char" if n_kana >= _KANA_OF_JAPANESE * n_ours else "zh"
+    return "char" if n_kana >= _MIN_KANA_SHARE * n_cjk else "zh"

@@ -1,26 +1,25 @@
-"""Byte-level BPE with the Qwen2 split: which text its vocabulary is learnt from, and the learning."""
+"""Byte-level BPE with the Qwen2 split: samples the text and learns the vocabulary."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import tokenizers
 
 from mingyue.errors import TokenizerError
 from mingyue.text.char import no_text
 from mingyue.text.check import utf8
+from mingyue.text.encoders import Progress
 from mingyue.text.merges import learn_merges
 from mingyue.text.pieces import Cutter
 from mingyue.text.spec import FIRST_LEARNED, QWEN2_SPLIT, Spec, bpe_spec
 
 READ_AT_MOST = 1 << 26
-"""Bytes of text that are held at once; of a longer text an even sample is."""
+"""Bytes of text held in memory; a longer text is sampled evenly."""
 LEARN_FROM = 1 << 24
-"""Bytes of different words to learn from; some 50 bytes of memory each."""
+"""Bytes of distinct words to learn from; about 50 bytes of memory for each."""
 _BLOCK = 1 << 16
-
-Progress = Callable[[int, int], None]
 
 
 def learn_bpe(
@@ -34,7 +33,7 @@ def learn_bpe(
     """The tokenizer.json of a vocabulary of `vocab_size` ids, or fewer if no pair of tokens is left that occurs twice.
 
     Memory is bounded whatever the text: of one longer than `read_at_most` bytes, blocks at even distances are kept;
-    blocks spread over these are counted until their different words fill `learn_from` bytes. `progress` gets parts
+    blocks spread over these are counted until their distinct words fill `learn_from` bytes. `progress` gets parts
     done and all parts. Raises `TokenizerError` for a size below 259, and for a text that is empty or only white space.
     """
     if vocab_size < FIRST_LEARNED:
@@ -42,16 +41,18 @@ def learn_bpe(
             f"a bpe vocabulary of {vocab_size} ids is too small: 256 bytes and 3 special ids need {FIRST_LEARNED}",
             advice=f"Give --tokenizer-size {FIRST_LEARNED} or more.",
         )
-    tell = progress or (lambda done, total: None)
+    report = progress or (lambda done, total: None)
     blocks = _sample(pieces, read_at_most)
-    words = _count_words(blocks, learn_from, lambda done, total: tell(600 * done // total, 1000))
-    merges = learn_merges(words, vocab_size - FIRST_LEARNED, lambda done, total: tell(600 + 400 * done // total, 1000))
-    tell(1000, 1000)
+    words = _count_words(blocks, learn_from, lambda done, total: report(600 * done // total, 1000))
+    merges = learn_merges(
+        words, vocab_size - FIRST_LEARNED, lambda done, total: report(600 + 400 * done // total, 1000)
+    )
+    report(1000, 1000)
     return bpe_spec(merges)
 
 
 def _sample(pieces: Iterable[str], at_most: int) -> list[list[str]]:
-    """Blocks of pieces at even distances over the whole text, `at_most` bytes together."""
+    """Blocks of pieces at even distances over the whole text, `at_most` bytes in total."""
     kept: list[list[str]] = []
     size, step, characters, any_word = 0, 1, 0, False
     for number, (block, length) in enumerate(_blocks(pieces)):
@@ -61,7 +62,7 @@ def _sample(pieces: Iterable[str], at_most: int) -> list[list[str]]:
             continue
         kept.append(block)
         size += length
-        while size > at_most and len(kept) > 1:  # keep every other one, of what is there and of what comes
+        while size > at_most and len(kept) > 1:  # from here on every other block, of those kept and of those to come
             kept = kept[::2]
             step *= 2
             size = sum(len(utf8(part)) for block in kept for part in block)
@@ -71,7 +72,7 @@ def _sample(pieces: Iterable[str], at_most: int) -> list[list[str]]:
 
 
 def _blocks(pieces: Iterable[str]) -> Iterator[tuple[list[str], int]]:
-    """Blocks of whole pieces, or of parts of long ones, with their bytes."""
+    """Blocks of whole pieces, or of parts of long ones, with their size in bytes."""
     block: list[str] = []
     size = 0
     for piece in pieces:
@@ -91,12 +92,12 @@ def _bytes(part: str, piece: str) -> int:
     try:
         return len(utf8(part))
     except TokenizerError:
-        utf8(piece)  # the same error, with the place in the whole piece
+        utf8(piece)  # the same error, with the position in the whole piece
         raise
 
 
-def _count_words(blocks: list[list[str]], at_most: int, tell: Progress) -> Counter[str]:
-    """How often each word (match of the split) occurs."""
+def _count_words(blocks: list[list[str]], at_most: int, progress: Progress) -> Counter[str]:
+    """Counts of the words (matches of the split)."""
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(QWEN2_SPLIT), "isolated")
     cutter = Cutter(split)
     words: Counter[str] = Counter()
@@ -108,14 +109,14 @@ def _count_words(blocks: list[list[str]], at_most: int, tell: Progress) -> Count
                 here.update([word for word, _ in split.pre_tokenize_str(piece)])
         size += sum(len(word.encode("utf-8")) for word in here if word not in words)
         words.update(here)
-        tell(int(1000 * max(done / len(blocks), min(1.0, size / at_most))), 1000)
+        progress(int(1000 * max(done / len(blocks), min(1.0, size / at_most))), 1000)
         if size >= at_most:
             break
     return words
 
 
 def _spread(count: int) -> list[int]:
-    """0 … count - 1 so ordered that any beginning of the list is spread over the whole (van der Corput)."""
+    """0 … count - 1 in an order of which any prefix is spread over the whole (van der Corput)."""
     width = max(1, (count - 1).bit_length())
     mirrored = (int(f"{number:0{width}b}"[::-1], 2) for number in range(1 << width))
     return [index for index in mirrored if index < count]

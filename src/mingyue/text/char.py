@@ -1,4 +1,4 @@
-"""Characters: which a text has, and their ids by one look into a table."""
+"""Characters: counts them in a text, and encodes them by a table lookup."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mingyue.text.spec import FIRST_BYTE, FIRST_LEARNED
 
 _BLOCK = 1 << 20
 RARE_SHARE = 0.005
-"""Of a text with many kinds of characters: the share that is spelled in bytes, at most."""
+"""The largest share of a text with many distinct characters that is left to byte fallback."""
 ENOUGH = 2048
-"""Characters that have an id of their own however rare they are."""
+"""This many characters always have an id of their own, however rare they are."""
 
 
 def count_characters(pieces: Iterable[str]) -> npt.NDArray[np.int64]:
@@ -24,7 +24,7 @@ def count_characters(pieces: Iterable[str]) -> npt.NDArray[np.int64]:
     counts = np.zeros(sys.maxunicode + 1, dtype=np.int64)
     waiting: list[str] = []
     size = 0
-    for piece in pieces:  # small pieces are counted together: counting costs a pass over the table
+    for piece in pieces:  # small pieces are counted together, since each count takes a pass over the table
         waiting.append(piece)
         size += len(piece)
         if size >= _BLOCK:
@@ -36,21 +36,22 @@ def count_characters(pieces: Iterable[str]) -> npt.NDArray[np.int64]:
 
 
 def fitting_min_count(counts: npt.NDArray[np.int64]) -> int:
-    """The `min_count` of a text whose characters occur `counts` times, where nobody asked for one.
+    """The default `min_count` for a text whose characters occur `counts` times.
 
-    1 for up to `ENOUGH` kinds. Of more, the rarest, at most `RARE_SHARE` of the text together, are left to the bytes:
-    half of the characters of Chinese poems are half a percent of their text, and each would cost a row of the output
-    layer, which is most of a small model's arithmetic.
+    1 for up to `ENOUGH` distinct characters. Of more, the rarest, at most `RARE_SHARE` of the text together, use byte
+    fallback: half of the characters of Chinese poems are half a percent of their text, and each would cost a row of
+    the output layer, which is most of the computation of a small model.
     """
     rising = np.sort(counts[counts > 0])
     if len(rising) <= ENOUGH:
         return 1
-    below = np.searchsorted(np.cumsum(rising), RARE_SHARE * rising.sum(), side="right")  # kinds that may go
-    return int(rising[min(below, len(rising) - ENOUGH)])  # those seen as often as the first that stays, stay too
+    # the number of characters that may be left out
+    below = np.searchsorted(np.cumsum(rising), RARE_SHARE * rising.sum(), side="right")
+    return int(rising[min(below, len(rising) - ENOUGH)])  # those as frequent as the first one kept are kept too
 
 
 def choose_characters(counts: npt.NDArray[np.int64], min_count: int) -> list[str]:
-    """Characters seen at least `min_count` times, the most frequent first, equals by code point.
+    """Characters seen at least `min_count` times, the most frequent first, ties by code point.
 
     Raises `TokenizerError` if there is no text, or nothing but white space.
     """
@@ -63,7 +64,7 @@ def choose_characters(counts: npt.NDArray[np.int64], min_count: int) -> list[str
 
 
 def no_text(characters: int) -> TokenizerError:
-    """The error for a text that no vocabulary can be learnt from."""
+    """The error for a text from which no vocabulary can be learnt."""
     what = f"only white space ({characters} characters)" if characters else "empty"
     return TokenizerError(
         f"the training text is {what}: there is nothing to learn a vocabulary from",
@@ -72,11 +73,11 @@ def no_text(characters: int) -> TokenizerError:
 
 
 class CharTable:
-    """Ids of characters by code point; a character that has none becomes the ids of its UTF-8 bytes."""
+    """Ids of characters by code point; a character without one becomes the ids of its UTF-8 bytes."""
 
     def __init__(self, vocab: Mapping[str, int]) -> None:
         known = {ord(token): index for token, index in vocab.items() if index >= FIRST_LEARNED}
-        # one place more than the highest code point stands for all that lie above
+        # one entry beyond the highest code point stands for all that are higher
         self._table = np.full(max(known, default=-1) + 2, -1, dtype=np.int32)
         self._table[list(known)] = list(known.values())
 
@@ -87,13 +88,13 @@ class CharTable:
         unknown = ids < 0
         if not unknown.any():
             return ids
-        spelled = codes[unknown].astype("<u4").tobytes().decode("utf-32-le").encode("utf-8")
+        fallback = codes[unknown].astype("<u4").tobytes().decode("utf-32-le").encode("utf-8")
         widths = np.ones(len(ids), dtype=np.int64)
         widths[unknown] += sum((codes[unknown] >= first).astype(np.int64) for first in (0x80, 0x800, 0x10000))
         in_bytes = np.repeat(unknown, widths)
         out = np.empty(len(in_bytes), dtype=np.int32)
         out[~in_bytes] = ids[~unknown]
-        out[in_bytes] = np.frombuffer(spelled, dtype=np.uint8).astype(np.int32) + FIRST_BYTE
+        out[in_bytes] = np.frombuffer(fallback, dtype=np.uint8).astype(np.int32) + FIRST_BYTE
         return out
 
 
@@ -107,7 +108,7 @@ def _count(waiting: list[str], counts: npt.NDArray[np.int64]) -> None:
         data = utf32("".join(waiting))
     except TokenizerError:
         for piece in waiting:
-            utf32(piece)  # the same error, with the place in its own piece
+            utf32(piece)  # the same error, with the position in its own piece
         raise
     codes = np.frombuffer(data, dtype="<u4")
     if len(codes):

@@ -1,4 +1,4 @@
-"""Text that cannot be encoded is refused by name, not by a traceback of the codec."""
+"""Encodes text as UTF-8 or UTF-32; text that cannot be encoded is a `TokenizerError`, not an error of the codec."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def utf8(text: str) -> bytes:
 
 
 def utf32(text: str) -> bytes:
-    """The code points of the text, four bytes each (little end first). Raises `TokenizerError` as `utf8` does."""
+    """The code points of the text, four bytes each (little-endian). Raises `TokenizerError` as `utf8` does."""
     try:
         return text.encode("utf-32-le")
     except UnicodeEncodeError as error:
@@ -25,7 +25,7 @@ def _lone_surrogate(error: UnicodeEncodeError) -> TokenizerError:
     code = ord(error.object[error.start])
     return TokenizerError(
         f"character {error.start} of {len(error.object)} is U+{code:04X}, half of a surrogate pair: "
-        "it stands for no character and has no UTF-8",
-        advice="Read the text with the encoding that it has, or repair it with "
+        "it is not a character and has no UTF-8",
+        advice="Read the text with its actual encoding, or repair it with "
         "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace').",
     )

@@ -1,4 +1,4 @@
-"""Text to ids, for each kind: the very ids that the plain tokenizers library gives for the whole text."""
+"""Text to ids, for each kind: exactly the ids that the tokenizers library gives for the whole text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mingyue.text.words import WINDOW, WordEncoder
 Ids = npt.NDArray[np.int32]
 Progress = Callable[[int, int], None]
 
-_TOGETHER = 64  # pieces handed to the library at once, which shares them among the cores
+_TOGETHER = 64  # pieces given to the library at once, which distributes them over the cores
 
 
 class Encoder(Protocol):
@@ -60,7 +60,7 @@ class PieceEncoder:
     ) -> None:
         vocab = backend.get_vocab(with_added_tokens=True)
         lengths = np.zeros(max(vocab.values()) + 1, dtype=np.int64)
-        lengths[list(vocab.values())] = [len(token) for token in vocab]  # a letter of a token is a byte
+        lengths[list(vocab.values())] = [len(token) for token in vocab]  # each character of a token is a byte
         self._backend = backend
         self._composed = composed
         self._added = added
@@ -72,8 +72,8 @@ class PieceEncoder:
         """The ids of the text; `progress` gets characters done and all characters."""
         if len(text) <= self._size:
             return _whole(self._backend, text)
-        utf8(text)  # refuses what has no UTF-8
-        if self._composed:  # before cutting, so that no cut falls between a letter and its accent
+        utf8(text)  # raises for text that has no UTF-8
+        if self._composed:  # before cutting, so that no cut separates a letter from its accent
             text = unicodedata.normalize("NFC", text)
         return np.concatenate(list(self._encode(text, progress)))
 
@@ -93,7 +93,7 @@ class PieceEncoder:
         yield from self._group(group)
 
     def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Pieces; first of all the text is cut where tokens stand that were added to the vocabulary as they are."""
+        """Pieces, and whether each is a word. The text is first cut at the added tokens of the vocabulary."""
         if not any(word in text for word in self._added):
             yield from self._cutter.cut(text)
             return

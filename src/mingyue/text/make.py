@@ -1,22 +1,23 @@
-"""Making tokenizers: from a text, from nothing, or from a file."""
+"""Makes tokenizers: from a text, without a text, or from a file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from mingyue.config import TokenizerSettings
-from mingyue.text.bpe import Progress, learn_bpe
+from mingyue.text.bpe import learn_bpe
 from mingyue.text.char import choose_characters, count_characters, fitting_min_count
+from mingyue.text.encoders import Progress
 from mingyue.text.spec import byte_spec, char_spec
 from mingyue.text.tokenizer import Tokenizer
 
 
 def train_char(pieces: Iterable[str], *, min_count: int | None = 1) -> Tokenizer:
-    """One id for each character seen at least `min_count` times, the most frequent first, equals by code point.
+    """One id for each character seen at least `min_count` times, the most frequent first, ties by code point.
 
-    Any other character is spelled in the bytes of its UTF-8, so every text can be encoded and is read back exactly.
-    None: as `fitting_min_count` chooses; the tokenizer's notes then tell what it left to the bytes. Raises
-    `TokenizerError` for a text that is empty or only white space.
+    Byte fallback encodes any other character as its UTF-8 bytes, so every text can be encoded and decodes exactly.
+    `min_count` None: chosen by `fitting_min_count`; the notes of the tokenizer then say which characters have no id.
+    Raises `TokenizerError` for a text that is empty or only white space.
     """
     counts = count_characters(pieces)
     least = fitting_min_count(counts) if min_count is None else min_count
@@ -25,15 +26,15 @@ def train_char(pieces: Iterable[str], *, min_count: int | None = 1) -> Tokenizer
     if min_count is None and len(rare):
         tokenizer.notes = (
             f"{len(rare):,} of {(counts > 0).sum():,} characters, seen fewer than {least} times each and "
-            f"{rare.sum() / counts.sum():.1%} of the text together, are spelled in bytes (none: --min-count 1)",
+            f"{rare.sum() / counts.sum():.1%} of the text together, use byte fallback (--min-count 1 gives each an id)",
         )
     return tokenizer
 
 
 def train_bpe(pieces: Iterable[str], *, vocab_size: int, progress: Progress | None = None) -> Tokenizer:
-    """Byte-level BPE behind the Qwen2 split (llama.cpp: pre-tokenizer "qwen2"), `vocab_size` ids or fewer.
+    """Byte-level BPE after the Qwen2 split (llama.cpp: pre-tokenizer "qwen2"), `vocab_size` ids or fewer.
 
-    Fewer if the text has no further pair of tokens that occurs twice. Memory is bounded whatever the text; see
+    Fewer if no further pair of tokens occurs twice in the text. Memory is bounded whatever the text; see
     `mingyue.text.bpe`. `progress` gets parts done and all parts. Raises `TokenizerError` for a size below 259, and for
     a text that is empty or only white space.
     """
@@ -41,16 +42,16 @@ def train_bpe(pieces: Iterable[str], *, vocab_size: int, progress: Progress | No
 
 
 def byte_tokenizer() -> Tokenizer:
-    """One id a byte: 3 + the byte."""
+    """One id per byte: 3 + the byte."""
     return Tokenizer(byte_spec())
 
 
 def make_tokenizer(
     settings: TokenizerSettings, pieces: Iterable[str], *, progress: Progress | None = None
 ) -> Tokenizer:
-    """The tokenizer that the settings ask for, learnt from `pieces` (the training part of the text) where it learns.
+    """The tokenizer of the settings, learnt from `pieces` (the training part of the text) if its kind is learnt.
 
-    Raises `TokenizerError` as the makers do, and for a file that is not a tokenizer.json.
+    Raises `TokenizerError` as the functions above, and for a file that is not a tokenizer.json.
     """
     if settings.tokenizer in (None, "char"):
         return train_char(pieces, min_count=settings.min_count)

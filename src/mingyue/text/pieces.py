@@ -1,16 +1,16 @@
-r"""Byte-level BPE of long texts in bounded pieces, with the ids that the whole text would get.
+r"""Byte-level BPE of long texts in bounded pieces, with the ids of the whole text.
 
-The tokenizers library takes ever longer per character as one string grows, and about 300 bytes of memory for each.
-So a long text is cut, but only where the pre-tokenizer itself always cuts, whatever stands around:
+The time of the tokenizers library per character grows with the length of the string, and each character takes about
+300 bytes of memory. So a long text is cut, but only where the pre-tokenizer itself always cuts, whatever the context:
 
-- between a letter and something that is no letter: in the patterns of `KNOWN_SPLITS` and in GPT-2's no match goes
-  from a letter on to a non-letter, none looks behind itself, and the only look-ahead follows white space;
-- else after a match of the pre-tokenizer, run on a window, that ends before the window's last non-space: it has
-  already met the character that ended it. It must not end in white space, of which the look-ahead may give the last
-  character away: that depends on what follows.
+- between a letter and a non-letter: in the patterns of `KNOWN_SPLITS` and of GPT-2 no match continues from a letter to
+  a non-letter, none looks behind, and the only look-ahead follows white space;
+- else after a match of the pre-tokenizer, run on a window, that ends before the last non-space of the window: the
+  character that ended it is in the window. It must not end in white space, whose last character may belong to the next
+  match: that depends on what follows.
 
-What remains is encoded as the single words that it is: words that all end in white space, and a word longer than a
-window, as unspaced Chinese without a comma is; see `words.py`.
+What remains is encoded word by word: words that all end in white space, and a word longer than a window (Chinese
+without a comma); see `words.py`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import tokenizers
 from mingyue.text.spec import KNOWN_SPLITS, byte_letters
 
 PIECE = 1 << 14
-"""Characters of a piece (the library is fastest around here, and needs some 5 MB for it)."""
+"""Characters of a piece (about where the library is fastest; it needs about 5 MB)."""
 
-# Letters and non-letters in every version of Unicode; too few only costs speed.
+# Letters and non-letters in every version of Unicode; a missing one costs only speed.
 _LETTERS = "A-Za-zÀ-ÖØ-öø-ÿА-яぁ-ゖァ-ヺ一-龥가-힣"
 _OTHERS = r"\t\n\r -@\[-`{-~，。、；：？！（）「」『』《》〈〉【】“”‘’…—·　"
 _ALWAYS_CUT = re.compile(f"(?<=[{_LETTERS}])(?=[{_OTHERS}])")
 
 
 def always_cuts(spec: Mapping[str, Any]) -> bool:
-    """Whether the rules above hold for a tokenizer.json: byte-level BPE behind a split that is known."""
+    """Whether the rules above apply to a tokenizer.json: byte-level BPE after a known split."""
     model, before = spec["model"], spec.get("pre_tokenizer") or {}
     if model.get("type") != "BPE" or not set(byte_letters()) <= model["vocab"].keys():
         return False
@@ -79,31 +79,31 @@ class Cutter:
             return [len(text)], False
         window = text[start : start + size]
         for tail in (size - 1024, 0):
-            places = [found.start() for found in _ALWAYS_CUT.finditer(window, max(0, tail))]
-            if places:
-                return [start + places[-1]], False
+            cuts = [found.start() for found in _ALWAYS_CUT.finditer(window, max(0, tail))]
+            if cuts:
+                return [start + cuts[-1]], False
         while start + size < len(text):
             ends = self._ends(window)
             last = len(window.rstrip()) - 1
             if last >= 0:
                 settled = [end for end in ends if end <= last]
-                places = [end for end in settled if not window[end - 1].isspace()]
-                if places:
-                    return [start + places[-1]], False
+                cuts = [end for end in settled if not window[end - 1].isspace()]
+                if cuts:
+                    return [start + cuts[-1]], False
                 if settled or ends[0] < len(window):
                     return [start + end for end in settled or ends[:1]], True
                 end = self._word_end(text, start + len(window))
                 if end is not None:
                     return [end], True
-            size *= 2  # a run of white space: only its end says how it is cut
+            size *= 2  # a run of white space: how it is cut depends on its end
             window = text[start : start + size]
         return [len(text)], False
 
     def _word_end(self, text: str, end: int) -> int | None:
-        """End of a word that reaches at least to `end`; None where only a view of the whole word can tell.
+        """End of a word that reaches at least to `end`; None if only the whole word determines it.
 
-        From its last four characters on, a word of letters (or of signs) goes on as it does from its beginning: four
-        are enough that no contraction and no "sign before a word" can begin there. White space is another matter.
+        From its last four characters on, a word of letters (or of signs) continues as from its beginning: with four,
+        no contraction and no "sign before a word" can begin there. That does not apply to white space.
         """
         while end < len(text):
             begin = end - 4

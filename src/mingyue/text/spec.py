@@ -1,7 +1,7 @@
-"""The tokenizer.json of each kind that Mingyue makes, and how to tell from a tokenizer.json which kind it is.
+"""The tokenizer.json of each kind that Mingyue makes, and the kind of a given tokenizer.json.
 
-Ids are laid out alike in all of them: 0 padding, 1 begin of a document, 2 end of a document, 3 + b for the byte b,
-and from 259 on what was learnt from the text (characters, or merges in the order in which they were learnt).
+All kinds have the same layout of ids: 0 PAD, 1 BOS, 2 EOS, 3 + b for the byte b, and from 259 on what was learnt from
+the text (characters, or merges in the order in which they were learnt).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KNOWN_SPLITS = frozenset({QWEN2_SPLIT, _QWEN2_FOLDED, _QWEN2_FOLDED.replace(r"\p
 
 
 def byte_letters() -> list[str]:
-    """The printable character that stands for each byte in byte-level vocabularies (Radford et al. 2019, GPT-2).
+    """The printable character for each byte in byte-level vocabularies (Radford et al. 2019, GPT-2).
 
     Printable Latin-1 bytes stand for themselves; the other 68 take U+0100, U+0101, … in order.
     """
@@ -44,19 +44,19 @@ def byte_letters() -> list[str]:
 
 
 def char_spec(characters: Sequence[str]) -> Spec:
-    """One id a character; any other character is spelled in its UTF-8 bytes, <0x00> to <0xFF>."""
+    """One id per character, and byte fallback (<0x00> to <0xFF>) for any other character."""
     tokens = [*SPECIAL_NAMES, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
     decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
     return _spec(tokens, [], byte_fallback=True, pre_tokenizer=None, decoder=decoder)
 
 
 def byte_spec() -> Spec:
-    """One id a byte."""
+    """One id per byte."""
     return _spec([*SPECIAL_NAMES, *byte_letters()], [], pre_tokenizer=_byte_level(), decoder=_byte_level())
 
 
 def bpe_spec(merges: Sequence[tuple[str, str]]) -> Spec:
-    """Byte-level BPE behind the Qwen2 split; `merges` are pairs of tokens in byte letters, in order of rank."""
+    """Byte-level BPE after the Qwen2 split; `merges` are pairs of tokens in byte letters, in order of rank."""
     split = {"type": "Split", "pattern": {"Regex": QWEN2_SPLIT}, "behavior": "Isolated", "invert": False}
     pre_tokenizer = {"type": "Sequence", "pretokenizers": [split, _byte_level()]}
     tokens = [*SPECIAL_NAMES, *byte_letters(), *(left + right for left, right in merges)]
@@ -64,7 +64,7 @@ def bpe_spec(merges: Sequence[tuple[str, str]]) -> Spec:
 
 
 def kind_of(spec: Mapping[str, Any]) -> Kind:
-    """The kind of tokenizer that a tokenizer.json holds: ours if every part but the vocabulary is as we write it."""
+    """The kind of a tokenizer.json: one of Mingyue's if every part but the vocabulary is as Mingyue writes it."""
     model = spec.get("model")
     if not isinstance(model, Mapping) or not isinstance(model.get("vocab"), Mapping):
         return "given"
@@ -119,7 +119,7 @@ def _spec(
         "truncation": None,
         "padding": None,
         "added_tokens": [{"id": index, "content": name, **flags} for index, name in enumerate(SPECIAL_NAMES)],
-        "normalizer": None,  # Qwen has NFC, but what is read back must be what was written
+        "normalizer": None,  # Qwen has NFC, but decoding must give back the text that was encoded
         "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
         "decoder": decoder,

@@ -1,4 +1,4 @@
-"""Padding, begin and end marks of a tokenizer.json that someone else made."""
+"""PAD, BOS and EOS of a tokenizer.json from elsewhere."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import tokenizers
 from mingyue.errors import TokenizerError
 from mingyue.text.spec import Spec, dump
 
-# Names in the wild, most telling first; chat marks and BERT's are the last resort. GPT-2's only mark, <|endoftext|>, is
-# an end mark: begin and padding get ids of their own, since the end of a text must have loss and padding must not.
+# Names in use, the most specific first; chat tokens and those of BERT are the last resort. The only special token of
+# GPT-2, <|endoftext|>, is EOS: BOS and PAD get ids of their own, since EOS must have loss and padding must not.
 _NAMES: dict[str, tuple[str, ...]] = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<PAD>", "<|padding|>", "<｜▁pad▁｜>", "<|finetune_right_pad_id|>"),
     "bos": (
@@ -28,7 +28,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 
 def load_backend(spec: Mapping[str, Any], source: str) -> tokenizers.Tokenizer:
-    """The library's tokenizer for a tokenizer.json. Raises `TokenizerError` if it does not take it."""
+    """The tokenizer of the library for a tokenizer.json. Raises `TokenizerError` if the library refuses it."""
     try:
         backend = tokenizers.Tokenizer.from_str(dump(spec))
     except Exception as error:  # the library raises bare Exception
@@ -36,7 +36,7 @@ def load_backend(spec: Mapping[str, Any], source: str) -> tokenizers.Tokenizer:
             f"{source}: not a tokenizer.json that the tokenizers library can load: {error}",
             advice="Give the tokenizer.json of a Hugging Face fast tokenizer, or --tokenizer char, bpe or byte.",
         ) from None
-    backend.encode_special_tokens = True  # text that spells a special token is text
+    backend.encode_special_tokens = True  # the name of a special token inside text is text
     return backend
 
 
@@ -58,22 +58,22 @@ def parse(text: str, source: str) -> Spec:
 
 
 @dataclass(frozen=True)
-class Marked:
-    """A foreign tokenizer.json that has all three marks."""
+class SpecialTokens:
+    """A tokenizer.json that has all three special tokens."""
 
     spec: Spec
     backend: tokenizers.Tokenizer
     ids: dict[str, int]
     """Ids by role: pad, bos, eos."""
     notes: list[str]
-    """What was added, and what to beware of, for people."""
+    """What was added, and warnings, for the user."""
 
 
-def with_marks(spec: Spec, source: str) -> Marked:
-    """Find the marks of a foreign tokenizer.json, in a copy that has all of them.
+def with_special_tokens(spec: Spec, source: str) -> SpecialTokens:
+    """Find PAD, BOS and EOS of a foreign tokenizer.json by their names; returns a copy that has all of them.
 
-    Cutting and padding to a length are switched off: they would lose text or add ids. A mark is found by its name; one
-    that is missing becomes a new token after the last id. Raises `TokenizerError` where the library refuses that.
+    Truncation and padding are switched off: they would lose text or add ids. A missing special token is added after
+    the last id. Raises `TokenizerError` if the library refuses that.
     """
     backend = load_backend(spec, source)
     added = [dict(entry) for entry in spec.get("added_tokens") or []]
@@ -81,7 +81,7 @@ def with_marks(spec: Spec, source: str) -> Marked:
     ids: dict[str, int] = {}
     notes: list[str] = []
     for role, names in _NAMES.items():
-        name = next((n for n in names if _is_mark(n, vocab, added, backend)), None)
+        name = next((n for n in names if _is_special(n, vocab, added, backend)), None)
         if name is None:
             name = next((n for n in names if n not in vocab), f"<|mingyue-{role}|>")
             vocab[name] = max(vocab.values(), default=-1) + 1
@@ -94,24 +94,26 @@ def with_marks(spec: Spec, source: str) -> Marked:
             added.append(entry)
         entry["special"] = True
     added.sort(key=lambda entry: entry["id"])
-    marked = {**spec, "truncation": None, "padding": None, "added_tokens": added}
-    if marked != spec:
-        backend = load_backend(marked, source)
+    complete = {**spec, "truncation": None, "padding": None, "added_tokens": added}
+    if complete != spec:
+        backend = load_backend(complete, source)
     for role, index in ids.items():
         name = next(n for n, i in vocab.items() if i == index)
         got = backend.token_to_id(name)
         if got != index:
             raise TokenizerError(
                 f"{source}: {name} ({role}) should be id {index}, but the library makes it {got}",
-                advice="The vocabulary has gaps between its ids: give the file the three marks (pad, bos, eos) itself.",
+                advice="The vocabulary has gaps between its ids: add pad, bos and eos tokens to the file.",
             )
-        if _reachable(name, index, backend):  # its model holds the mark as a word
-            notes.append(f"text that spells {name} becomes that mark")
-    return Marked(marked, backend, ids, notes)
+        if _reachable(name, index, backend):  # the token is in the vocabulary of the model
+            notes.append(f"text that contains {name} becomes that special token")
+    return SpecialTokens(complete, backend, ids, notes)
 
 
-def _is_mark(name: str, vocab: Mapping[str, int], added: list[dict[str, Any]], backend: tokenizers.Tokenizer) -> bool:
-    """Whether `name` is a mark and not a word: an added token, or in the vocabulary where no text can reach it."""
+def _is_special(
+    name: str, vocab: Mapping[str, int], added: list[dict[str, Any]], backend: tokenizers.Tokenizer
+) -> bool:
+    """Whether `name` is a special token: an added token, or one of the vocabulary that no text is encoded as."""
     if name not in vocab:
         return False
     if any(entry["content"] == name for entry in added):

@@ -1,33 +1,33 @@
-"""The tokenizer: text to ids and back, kept whole in one tokenizer.json."""
+"""The tokenizer: text to ids and back, stored in one tokenizer.json."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self, SupportsIndex
 
 from mingyue.errors import TokenizerError
+from mingyue.files import write_text_atomically
 from mingyue.text import spec as specs
 from mingyue.text.encoders import Ids, Progress, encoder_of
-from mingyue.text.special import load_backend, parse, with_marks
-from mingyue.text.spelling import spelling_of
+from mingyue.text.special import load_backend, parse, with_special_tokens
 from mingyue.text.stream import StreamDecoder
+from mingyue.text.token_bytes import token_bytes_of
 
 
 class Tokenizer:
-    """Text to ids and back. Everything it knows is one tokenizer.json, which the tokenizers library loads as well.
+    """Text to ids and back. It is one tokenizer.json, which the tokenizers library loads as well.
 
     Make one with `train_char`, `train_bpe`, `byte_tokenizer`, `make_tokenizer`, `from_json` or `load`.
 
     Attributes:
-        kind: "char", "bpe", "byte", or "given" for a tokenizer.json that someone else made.
+        kind: "char", "bpe", "byte", or "given" for a tokenizer.json from elsewhere.
         vocab_size: ids are 0 … vocab_size - 1.
-        pad_id, bos_id, eos_id: padding, begin and end of a document: three different ids (0, 1, 2 in our kinds).
-        special_ids: these, and in a given tokenizer any other special ones; they are spelled as nothing.
+        pad_id, bos_id, eos_id: padding, beginning and end of a document: three different ids (0, 1, 2 unless given).
+        special_ids: these, and in a given tokenizer any other special ones; they decode to nothing.
         fingerprint: sha256 (hex) of the tokenizer.json in canonical form.
-        notes: what had to be added to a given tokenizer.json, and what it cannot do, for people.
+        notes: for the user: what had to be added to a given tokenizer.json, and what it cannot encode.
     """
 
     kind: specs.Kind
@@ -43,10 +43,10 @@ class Tokenizer:
         """From the parsed content of a tokenizer.json; `source` names it in errors (`TokenizerError`)."""
         self.kind = specs.kind_of(spec)
         if self.kind == "given":
-            marked = with_marks(spec, source)
-            spec, backend = marked.spec, marked.backend
-            self.pad_id, self.bos_id, self.eos_id = (marked.ids[role] for role in ("pad", "bos", "eos"))
-            self.notes = (*marked.notes, *_gaps(spec))
+            found = with_special_tokens(spec, source)
+            spec, backend = found.spec, found.backend
+            self.pad_id, self.bos_id, self.eos_id = (found.ids[role] for role in ("pad", "bos", "eos"))
+            self.notes = (*found.notes, *_gaps(spec))
         else:
             backend = load_backend(spec, source)
             self.pad_id, self.bos_id, self.eos_id = specs.PAD, specs.BOS, specs.EOS
@@ -57,12 +57,12 @@ class Tokenizer:
         self.special_ids = frozenset(entry["id"] for entry in spec["added_tokens"] if entry["special"])
         self.fingerprint = specs.fingerprint(spec)
         self._encoder = encoder_of(self.kind, spec, backend)
-        self._spelling = spelling_of(spec, backend, self.special_ids)
+        self._bytes = token_bytes_of(spec, backend, self.special_ids)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the text, without begin and end marks; text that spells a special token is text.
+        """Ids of the text, without BOS and EOS; the name of a special token inside the text is text.
 
-        Raises `TokenizerError` for half of a surrogate pair, which is no character.
+        Raises `TokenizerError` for half of a surrogate pair, which is not a character.
         """
         ids: list[int] = self._encoder(text).tolist()
         return ids
@@ -70,8 +70,8 @@ class Tokenizer:
     def encode_array(self, text: str, *, progress: Progress | None = None) -> Ids:
         """The same ids as `encode`, int32 [tokens], for texts of any length; `progress` gets characters done and all.
 
-        Of a given tokenizer only byte-level BPE behind the split of GPT-2, Llama 3 or Qwen2 is encoded in bounded
-        memory; any other as one string, since only its maker knows where it may be cut.
+        Of the given tokenizers, only byte-level BPE after the split of GPT-2, Llama 3 or Qwen2 is encoded in bounded
+        memory; any other as one string, since it is not known where that may be cut.
         """
         ids = self._encoder(text, progress)
         if progress is not None:
@@ -79,42 +79,42 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
-        """The text of the ids; special ids are left out, bytes that are no UTF-8 become U+FFFD.
+        """The text of the ids; special ids are left out, bytes that are not UTF-8 become U+FFFD.
 
         Raises `TokenizerError` for an id outside the vocabulary.
         """
         previous: int | None = None
-        spelled: list[bytes] = []
+        chunks: list[bytes] = []
         for number in ids:
             index = self._check(number)
             if index not in self.special_ids:
-                spelled.append(self._spelling.after(previous, index))
+                chunks.append(self._bytes.after(previous, index))
                 previous = index
-        return b"".join(spelled).decode("utf-8", "replace")
+        return b"".join(chunks).decode("utf-8", "replace")
 
     def stream(self) -> StreamDecoder:
         """A decoder that takes ids one at a time."""
-        return StreamDecoder(self._spelling, self.special_ids, self._check)
+        return StreamDecoder(self._bytes, self.special_ids, self._check)
 
     def token_bytes(self, index: int) -> bytes:
-        """The bytes that this id stands for; b"" for a special id."""
+        """The bytes of this id; b"" for a special id."""
         index = self._check(index)
-        return b"" if index in self.special_ids else self._spelling.alone(index)
+        return b"" if index in self.special_ids else self._bytes.alone(index)
 
     def token_text(self, index: int) -> str:
-        r"""The id for people, all printable: `<eos>`, `明`, ` the`, `\n`, or `<E6><98>` for a part of a character."""
+        r"""The id as printable text: `<eos>`, `明`, ` the`, `\n`, or `<E6><98>` for a part of a character."""
         index = self._check(index)
         if index in self.special_ids:
             return str(self._backend.id_to_token(index))
-        spelled = self._spelling.alone(index)
+        data = self._bytes.alone(index)
         try:
-            text = spelled.decode("utf-8")
+            text = data.decode("utf-8")
         except UnicodeDecodeError:
-            return "".join(f"<{byte:02X}>" for byte in spelled)
+            return "".join(f"<{byte:02X}>" for byte in data)
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
     def describe(self) -> dict[str, str | int]:
-        """What `mingyue info` says of it: kind, ids, and how many of them are characters or merges."""
+        """The facts that `mingyue info` shows: kind, number of ids, of special ids, of characters or merges."""
         vocab = self._backend.get_vocab(with_added_tokens=True)
         facts: dict[str, str | int] = {"kind": self.kind, "vocab_size": self.vocab_size}
         facts["special"] = len(self.special_ids)
@@ -138,25 +138,17 @@ class Tokenizer:
         return cls(parse(text, source), source=source)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the tokenizer.json, whole or not at all. Raises `TokenizerError` if the disk refuses."""
+        """Write the tokenizer.json atomically. Raises `TokenizerError` if it cannot be written."""
         path = Path(path)
-        data = (self.to_json() + "\n").encode("utf-8")
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            write_text_atomically(path, self.to_json() + "\n")
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
             raise TokenizerError(f"{path}: cannot write the tokenizer: {error.strerror or error}") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a tokenizer.json, or the one in a folder. Raises `TokenizerError` if that is not possible."""
+        """Read a tokenizer.json, or the one in a folder. Raises `TokenizerError` if it cannot be read."""
         path = Path(path)
         if path.is_dir():
             path = path / "tokenizer.json"
@@ -170,7 +162,7 @@ class Tokenizer:
         except UnicodeDecodeError as error:
             raise TokenizerError(
                 f"{path}: byte {error.start} is not UTF-8, so this is not a tokenizer.json",
-                advice="A SentencePiece or pickle file must be converted to a tokenizer.json first.",
+                advice="Convert a SentencePiece or pickle file to a tokenizer.json first.",
             ) from None
         return cls.from_json(text, source=str(path))
 
@@ -179,13 +171,13 @@ class Tokenizer:
         if not 0 <= index < self.vocab_size:
             raise TokenizerError(
                 f"id {index} is not in the vocabulary, whose ids are 0 to {self.vocab_size - 1}",
-                advice="The ids come from another tokenizer, or from a model of another vocabulary.",
+                advice="The ids come from another tokenizer, or from a model with another vocabulary.",
             )
         return index
 
 
 def _gaps(spec: specs.Spec) -> list[str]:
-    """What a given tokenizer does to a character that it does not know, if it does not spell it in bytes."""
+    """What a given tokenizer does with unknown characters, if it has neither byte-level tokens nor byte fallback."""
     model = spec["model"]
     vocab = model["vocab"] if isinstance(model.get("vocab"), dict) else {piece for piece, _ in model.get("vocab", [])}
     if set(specs.byte_letters()) <= set(vocab):
@@ -196,4 +188,4 @@ def _gaps(spec: specs.Spec) -> list[str]:
     if model.get("unk_id") is not None:
         unknown = model["vocab"][model["unk_id"]][0]
     what = f"becomes {unknown}" if unknown else "may be lost"
-    return [f"a character outside its vocabulary {what}: text may not be read back as it was"]
+    return [f"a character outside its vocabulary {what}: decoding may not give back the text"]

@@ -1,15 +1,15 @@
-"""Byte-level BPE of one endless word in bounded memory and linear time, with the ids that the library gives it whole.
+"""Byte-level BPE of one long word in bounded memory and linear time, with the ids that the library gives for the whole.
 
-Merging takes, again and again, the pair of lowest rank (the leftmost of equals). A pair of neighbouring tokens that
-stands in the encoding of some text stands up by itself: encoding just these two returns these two, since no merge ever
-crossed between them. And the other way round: a row of tokens in which each pair of neighbours stands up is the
-encoding of the whole, for the first merge to cross a border between two neighbours would, of all merges possible in
-these two, be the one of lowest rank, and would have crossed it in the two alone. (The same fact is used by Berglund and
-van der Merwe 2023, "Formalizing BPE Tokenization", for tokenizing without unbounded look-ahead.)
+BPE repeatedly merges the pair of lowest rank (of ties the leftmost). A pair of neighbouring tokens in the encoding of
+some text is stable: encoding just these two returns these two, since no merge ever crossed between them. Conversely, a
+sequence of tokens in which each pair of neighbours is stable is the encoding of the whole: the first merge to cross a
+border between two neighbours would be the one of lowest rank of all merges possible in these two, and would have
+crossed it in the two alone. (Berglund and van der Merwe 2023, "Formalizing BPE Tokenization", use the same fact to
+tokenize without unbounded look-ahead.)
 
-So windows that overlap may be encoded apart: where both have the same token at the same place, one goes over into the
-other there, every pair of neighbours comes from a true encoding, and the whole is exact. A window begins where the one
-before it has a border, so that they agree at once as a rule. If two never agree, windows grow until they do.
+So overlapping windows may be encoded separately: where both have the same token at the same position, they are joined
+there, every pair of neighbours comes from an actual encoding, and the whole is exact. A window begins at a token
+border of the previous one, so they usually agree at once. If two never agree, windows grow until they do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WordEncoder:
     """Encodes a word of any length. `lengths[id]` is the number of bytes of each token."""
 
     def __init__(self, model: tokenizers.models.Model, lengths: npt.NDArray[np.int64], window: int = WINDOW) -> None:
-        self._bare = tokenizers.Tokenizer(model)
+        self._merger = tokenizers.Tokenizer(model)
         self._lengths = lengths
         self._window = window
         self._letters = dict(enumerate(byte_letters()))
@@ -50,7 +50,7 @@ class WordEncoder:
         kept: list[Ids] = []
         ids, ends = self._encode(data, 0, window)
         while start + window < len(data):
-            # the last border that leaves an overlap of an eighth of a window to agree in
+            # the last border that leaves an overlap of an eighth of a window
             border = int(np.searchsorted(ends, start + window - window // 8)) - 1
             if border < 0:
                 return None
@@ -67,5 +67,5 @@ class WordEncoder:
 
     def _encode(self, data: bytes, start: int, window: int) -> tuple[Ids, npt.NDArray[np.int64]]:
         letters = data[start : start + window].decode("latin-1").translate(self._letters)
-        ids = np.array(self._bare.encode(letters, add_special_tokens=False).ids, dtype=np.int32)
+        ids = np.array(self._merger.encode(letters, add_special_tokens=False).ids, dtype=np.int32)
         return ids, start + np.cumsum(self._lengths[ids])

@@ -9,7 +9,7 @@ from mingyue.training.checkpoints import Checkpoints
 
 
 def average_weights(checkpoints: Checkpoints, last: int) -> tuple[dict[str, Tensor], list[int]]:
-    """(mean of each weight over the `last` checkpoints that are there, their steps).
+    """(mean of each weight over the `last` checkpoints, their steps).
 
     Sums are in double, one checkpoint in memory at a time. Raises `CheckpointError` for a damaged one.
     """

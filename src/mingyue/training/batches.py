@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mingyue.data import Batch, SampleOrder, TokenCorpus, TokenView, batch_at, heldout_batches
+from mingyue.data import Batch, SampleOrder, Substitution, TokenCorpus, TokenView, batch_at, heldout_batches
 from mingyue.training.forward import AnyBatch
 from mingyue.training.plan import RunSizes
 
@@ -44,7 +44,8 @@ class CorpusBatches:
 
     `rows` windows make a step, `micro_rows` of them at most a micro-batch; `micro_rows` is lowered to a divisor of
     `rows`, so that all micro-batches are alike, and such a one that each of `ranks` gets as many of them where `rows`
-    allows it. `documents`: attention stays within documents.
+    allows it. `documents`: attention stays within documents. `substitution` lets training meet ids that the text does
+    not use; held-out text stays as it is.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class CorpusBatches:
         seed: int,
         documents: bool = False,
         ranks: int = 1,
+        substitution: Substitution | None = None,
     ) -> None:
         self.corpus = corpus
+        self.substitution = substitution
         self.context = context
         self.rows = rows
         self.micro_rows = _micro_rows(rows, min(rows, micro_rows), ranks)
@@ -102,6 +105,7 @@ class CorpusBatches:
                 rows=self.micro_rows,
                 micro_batches=n_micro,
                 documents=self.documents,
+                substitution=self.substitution,
             )
             for micro in range(rank, n_micro, ranks)
         ]

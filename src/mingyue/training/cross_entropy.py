@@ -1,9 +1,9 @@
-"""The output layer and the loss in one, a piece of the rows at a time: the logits of a whole batch never exist.
+"""The output layer and the loss in one function, in pieces of rows: the logits of a whole batch never exist.
 
-The gradient of softmax and cross-entropy is known as soon as the logits are, so each piece makes its part of the
-gradients in the forward pass, in place, while its logits are still in the caches.
-`torch.nn.functional.linear_cross_entropy` (the reference in tests) works so too, but not with label smoothing, and
-on CPUs is a tenth slower.
+The gradient of softmax and cross-entropy follows from the logits, so each piece computes its part of the gradients in
+the forward pass, in place, while its logits are still in the CPU's caches.
+`torch.nn.functional.linear_cross_entropy` (the reference in tests) does the same, but without label smoothing, and is
+10 % slower on CPUs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mingyue.data import IGNORE
 
-_PIECE = 256  # rows; with 8,192 words their logits are 8 MiB
+_PIECE = 256  # rows; with a vocabulary of 8,192 their logits are 8 MiB
 
 
 def linear_cross_entropy(
@@ -23,11 +23,11 @@ def linear_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """(objective, nats) of N predictions with logits x Wᵀ, summed; targets that are `IGNORE` add nothing.
 
-    `nats` is −Σ log P(target), without a gradient; `objective` has label smoothing ε in it: the target distribution is
-    1 − ε on the target plus ε / V on every id (Szegedy et al. 2016). Its gradient can be taken once.
+    `nats` is −Σ log P(target), without a gradient; `objective` has label smoothing ε: the target distribution is 1 − ε
+    on the target plus ε / V on every id (Szegedy et al. 2016). Its gradient can be computed once.
     """
-    wanted = torch.is_grad_enabled() and (x_NM.requires_grad or weight_VM.requires_grad)
-    return _LinearCrossEntropy.apply(x_NM, weight_VM, targets_N, label_smoothing, wanted)  # type: ignore[return-value]
+    with_gradient = torch.is_grad_enabled() and (x_NM.requires_grad or weight_VM.requires_grad)
+    return _LinearCrossEntropy.apply(x_NM, weight_VM, targets_N, label_smoothing, with_gradient)  # type: ignore[return-value]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -38,11 +38,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_VM: Tensor,
         targets_N: Tensor,
         label_smoothing: float,
-        wanted: bool,  # in here autograd is off, and what it needs is told whether it is on or off outside
+        with_gradient: bool,  # inside of forward autograd is off in any case
     ) -> tuple[Tensor, Tensor]:
-        n_words = weight_VM.shape[0]
-        x_grad_NM = torch.empty_like(x_NM) if wanted else None
-        weight_grad_VM = torch.zeros_like(weight_VM) if wanted else None
+        vocab_size = weight_VM.shape[0]
+        x_grad_NM = torch.empty_like(x_NM) if with_gradient else None
+        weight_grad_VM = torch.zeros_like(weight_VM) if with_gradient else None
         nats: list[Tensor] = []
         uniform: list[Tensor] = []
         for start in range(0, x_NM.shape[0], _PIECE):
@@ -53,7 +53,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             target_logits_P1 = logits_PV.gather(1, targets_P1)
             mean_logits_P1 = logits_PV.mean(dim=1, keepdim=True) if label_smoothing else None
             highest_P1 = logits_PV.amax(dim=1, keepdim=True)
-            powers_PV = logits_PV.sub_(highest_P1).exp_()  # where the logits were; once for the loss and its gradient
+            powers_PV = logits_PV.sub_(highest_P1).exp_()  # in place; for the loss and for its gradient
             sums_P1 = powers_PV.sum(dim=1, keepdim=True)
             whole_P1 = sums_P1.log() + highest_P1
             nats.append(((whole_P1 - target_logits_P1) * counted_P1).sum())
@@ -63,7 +63,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 continue
             grad_PV = powers_PV.div_(sums_P1)  # softmax − target distribution
             if label_smoothing:
-                grad_PV.sub_(label_smoothing / n_words)
+                grad_PV.sub_(label_smoothing / vocab_size)
             on_target = grad_PV.new_full((1, 1), label_smoothing - 1).expand_as(targets_P1)
             grad_PV.scatter_add_(1, targets_P1, on_target)
             if not bool(counted_P1.all()):

@@ -1,11 +1,11 @@
-"""Training on many processes (ranks): what they say to one another.
+"""Training on several processes (ranks): the messages between them.
 
 Every rank holds the whole model and takes its share of each step's micro-batches; gradients are summed once a step
 (`gradients.py`), so all ranks make the same update. Rank 0 alone reads the clock, decides (plan, stop, save) and writes
-(log, checkpoints, bundle): it works while the others wait for the outcome, so whatever fails there fails everywhere.
+(log, checkpoints, bundle) while the others wait for the outcome; an error there is raised on every rank.
 
-Processes are started by torchrun, or by `--nproc`, which uses the same launcher. What is said is JSON and tensors.
-Numbers and decisions go over gloo, gradients over what the device has (gloo, NCCL). A run of one process says nothing.
+Processes are started by torchrun, or by `--nproc`, which uses the same launcher. Messages are JSON and tensors: numbers
+and decisions over gloo, gradients over the backend of the device (gloo, NCCL). A run of one process sends none.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from mingyue.runtime import Processes, processes
 T = TypeVar("T")
 
 _PATIENCE = timedelta(days=2)
-"""Rank 0 may prepare a large text for hours while the others wait. A rank that dies closes its connections, and is
-noticed at once; only one that hangs is waited for."""
+"""Timeout: rank 0 may prepare a large text for hours. A rank that dies closes its connections and is noticed at once;
+the timeout is for one that hangs."""
 _MEETING = timedelta(minutes=30)
-"""For all processes to be there at the start."""
+"""Timeout for all processes to connect at the start."""
 _MESSAGE = 4096
-"""Bytes of a message that go in one broadcast; longer ones take a second."""
+"""Bytes of a message that fit into one broadcast; longer messages take a second one."""
 _OF_CONNECTIONS = ("gloo", "nccl", "connection closed", "connection reset")
-"""What errors of torch say that come from the connections between ranks, in lower case."""
+"""Words in the errors of torch that come from connections between ranks, in lower case."""
 _OUTCOME, _FAILED, _STOPPED = "outcome", "failed", "stopped"
 
 
 class Ranks:
-    """The processes of a run, as this one sees them. `Ranks()` is a run of one process: every method is then free."""
+    """The processes of a run, from this one. `Ranks()` is a run of one process, where no method communicates."""
 
     def __init__(self, place: Processes | None = None) -> None:
         place = place or Processes()
         self.rank, self.size = place.rank, place.size
-        self._kept: BaseException | None = None
+        self._pending_error: BaseException | None = None
 
     @property
     def is_main(self) -> bool:
@@ -53,7 +53,7 @@ class Ranks:
     # --- rank 0 works, the others wait -------------------------------------------------------------------------------
 
     def on_main(self, work: Callable[[], T]) -> T | None:
-        """Run `work` on rank 0 alone and give its result there, None elsewhere; an error of it is raised everywhere."""
+        """Run `work` on rank 0; returns its result there, None elsewhere. An error of it is raised on every rank."""
         if self.size == 1:
             return work()
         result: list[T] = []
@@ -61,26 +61,26 @@ class Ranks:
         return result[0] if result else None
 
     def share(self, work: Callable[[], T]) -> T:
-        """Run `work` on rank 0 alone and give its result, a JSON value, everywhere; so with an error of it."""
+        """Run `work` on rank 0; returns its result, a JSON value, on every rank, and raises its error on every rank."""
         if self.size == 1:
             return work()
         if not self.is_main:
-            return self._outcome(self._hear())
+            return self._outcome(self._receive())
         try:
-            if self._kept is not None:
-                raise self._kept
+            if self._pending_error is not None:
+                raise self._pending_error
             value = work()
             message = {_OUTCOME: value}
         except LostRankError:
             raise
         except BaseException as error:
-            self._say(_spell(error))
+            self._send(_spell(error))
             raise
-        self._say(message)
+        self._send(message)
         return value
 
     def together(self, work: Callable[[], T]) -> T:
-        """Run `work` on every rank; an error of one is raised on all."""
+        """Run `work` on every rank; an error of one is raised on every rank."""
         if self.size == 1:
             return work()
         done: list[T] = []
@@ -99,17 +99,17 @@ class Ranks:
         return done[0]
 
     def aside(self, work: Callable[[], object]) -> None:
-        """Run `work` on rank 0 alone, and let nobody wait; its error is raised everywhere by what is shared next."""
+        """Run `work` on rank 0 without waiting elsewhere; the next `share` raises its error on every rank."""
         if self.size == 1:
             work()
-        elif self.is_main and self._kept is None:
+        elif self.is_main and self._pending_error is None:
             try:
                 work()
             except Exception as error:
-                self._kept = error
+                self._pending_error = error
 
     def tensors(self, work: Callable[[], Mapping[str, Tensor] | None]) -> dict[str, Tensor] | None:
-        """Run `work` on rank 0 alone and give its tensors, by name, everywhere (elsewhere on the CPU), or None."""
+        """Run `work` on rank 0; returns its tensors by name (or None) on every rank, on the CPU of the others."""
         found: list[Mapping[str, Tensor] | None] = []
 
         def describe() -> list[list[Any]] | None:
@@ -135,7 +135,7 @@ class Ranks:
     # --- all ranks together ------------------------------------------------------------------------------------------
 
     def collect(self, value: T) -> list[T]:
-        """The JSON values of all ranks, in their order, everywhere."""
+        """The JSON values of all ranks in order, on every rank."""
         if self.size == 1:
             return [value]
         own = _bytes(value)
@@ -149,24 +149,24 @@ class Ranks:
             dist.all_gather(found, padded)
         return [json.loads(bytes(text[: int(length)].numpy())) for text, length in zip(found, lengths, strict=True)]
 
-    def tally(self, tokens: int, asked: bool) -> tuple[int, bool]:
-        """(tokens of all ranks, whether any of them was asked to stop)."""
+    def tally(self, tokens: int, stop: bool) -> tuple[int, bool]:
+        """(tokens of all ranks, whether a stop was requested on any of them)."""
         if self.size == 1:
-            return tokens, asked
-        counts = torch.tensor([tokens, int(asked)])
+            return tokens, stop
+        counts = torch.tensor([tokens, int(stop)])
         with self.in_touch():
             dist.all_reduce(counts)
         return int(counts[0]), bool(counts[1])
 
     def add(self, number: Tensor) -> Tensor:
-        """The sum over all ranks of a tensor, which it replaces."""
+        """Sum a tensor over all ranks, in place."""
         if self.size > 1:
             with self.in_touch():
                 dist.all_reduce(number)
         return number
 
     def exchange(self, own: Tensor, sizes: list[int]) -> list[Tensor]:
-        """The flat tensors of all ranks, of `sizes` numbers each, where this one brings `own`."""
+        """The flat tensors of all ranks, which have `sizes` elements; `own` is that of this rank."""
         longest = max(sizes)
         padded = own.new_zeros(longest)
         padded[: len(own)] = own
@@ -178,7 +178,7 @@ class Ranks:
     def check_replicas(self, weights: Mapping[str, Tensor], step: int) -> None:
         """Raise `TrainingError` on every rank if the weights of one are not those of rank 0, bit for bit.
 
-        Compared are sums of the numbers' bits, one for each weight: cheap, and a single other bit changes them.
+        Compares one sum of the bits of each weight, which is cheap; a single different bit changes it.
         """
         if self.size == 1:
             return
@@ -190,14 +190,14 @@ class Ranks:
                 raise TrainingError(
                     f"the weights of rank {rank} are no longer those of rank 0 after step {step:,}: {wrong[0]} differs"
                     + (f", and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""),
-                    advice="Nothing was saved of it. Resume the last checkpoint, and suspect the machine of that rank.",
+                    advice="This step was not saved. Resume the last checkpoint, and check the machine of that rank.",
                 )
 
-    # --- how it is said ----------------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def in_touch(self) -> Generator[None]:
-        """Around everything that waits for other ranks: raises `LostRankError` when one of them is gone."""
+        """Around everything that waits for other ranks: raises `LostRankError` when one of them has ended."""
         try:
             yield
         except RuntimeError as error:
@@ -205,7 +205,7 @@ class Ranks:
 
     @contextmanager
     def in_touch_throughout(self) -> Generator[None]:
-        """The same around work of every kind in which torch talks to other ranks by itself, as a sharded model does."""
+        """The same around any work in which torch itself communicates with other ranks, as a sharded model does."""
         try:
             yield
         except RuntimeError as error:
@@ -215,11 +215,11 @@ class Ranks:
 
     def _lost(self, error: RuntimeError) -> LostRankError:
         return LostRankError(
-            f"rank {self.rank} of {self.size} lost touch with another process of the run ({_first_line(error)})",
-            advice="That one ended first: look for its error, or for what killed it. The last checkpoint is whole.",
+            f"rank {self.rank} of {self.size} lost the connection to another process of the run ({_first_line(error)})",
+            advice="That process ended first: look for its error, or for what killed it. The last checkpoint is whole.",
         )
 
-    def _say(self, message: object) -> None:
+    def _send(self, message: object) -> None:
         text = _bytes(message)
         first = torch.zeros(_MESSAGE, dtype=torch.uint8)
         first[:8] = torch.tensor([len(text)]).view(torch.uint8)
@@ -229,7 +229,7 @@ class Ranks:
             if len(text) > _MESSAGE - 8:
                 dist.broadcast(text[_MESSAGE - 8 :].contiguous(), 0)
 
-    def _hear(self) -> Any:  # noqa: ANN401  (JSON)
+    def _receive(self) -> Any:  # noqa: ANN401  (JSON)
         first = torch.empty(_MESSAGE, dtype=torch.uint8)
         with self.in_touch():
             dist.broadcast(first, 0)
@@ -253,9 +253,9 @@ class Ranks:
 
 @contextmanager
 def join() -> Generator[Ranks]:
-    """The ranks of this process's run, in touch with each other as long as this is entered.
+    """The ranks of this process's run, connected inside.
 
-    A group that the caller of the program has made already is used, and left alone.
+    A process group that exists already is used, and not destroyed.
     """
     place = processes()
     if place.size == 1:
@@ -265,12 +265,12 @@ def join() -> Generator[Ranks]:
     if not begun:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         store, _, _ = next(dist.rendezvous("env://", timeout=_MEETING))
-        # The launcher keeps one store for all restarts: without a name of their own the processes would find the
-        # addresses of those that are gone.
+        # The launcher keeps one store for all restarts: without a prefix the processes would find the addresses of
+        # those that ended.
         store = dist.PrefixStore(f"attempt-{place.restarts}", store)
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, timeout=_PATIENCE)
     yield Ranks(place)
-    if not begun:  # after an error the group may wait for ever: the end of the process ends it too
+    if not begun:  # not after an error: it could wait forever, and the end of the process ends it
         dist.destroy_process_group()
 
 

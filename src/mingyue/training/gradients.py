@@ -1,18 +1,17 @@
 """Gradients of all ranks, summed once a step, while the backward pass still runs.
 
-In the last micro-batch of a step each weight says when its gradient is done. Gradients that are done are put together
-in buckets, which are summed over the ranks while the backward pass goes on, from the output to the input.
+In the last micro-batch of a step a hook on each weight tells when its gradient is complete. Complete gradients are
+collected in buckets, which are summed over the ranks while the backward pass continues, from the output to the input.
 
-This is what `DistributedDataParallel` does, written out because three things differ. Losses here are sums divided by
+This is what `DistributedDataParallel` does. It is not used because three things differ. Losses here are sums divided by
 the tokens of all ranks, so gradients are added, not averaged. A rank may have fewer micro-batches than others, or none
-(the last pairs of an epoch), and must not be waited for. And what runs forward is not the model as a module but its
-parts (`hidden`, the loss in pieces): a wrapper would stand between names and weights for nothing.
+(the last pairs of an epoch), and the others must not wait for it. And training calls parts of the model (`hidden`, the
+chunked loss), not the module: a wrapper would change the names of the weights for nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,60 +22,65 @@ from mingyue.training.distributed import Ranks
 from mingyue.training.forward import AnyBatch
 
 _BUCKET_BYTES = 8 << 20
-"""Large enough that a message's own time does not matter, small enough that the first leave early."""
+"""Large enough that latency does not matter, small enough that the first buckets are sent early."""
 
 
 class GradientSum:
-    """Sums the gradients of `weights` over `ranks`. Use `last_pass` around the last backward pass of a step."""
+    """Sums the gradients of `weights` over `ranks`, once a step.
+
+    Call `start_last_pass` before the last forward and backward pass of a step, if this rank has any, and `finish` after
+    it.
+    """
 
     def __init__(self, weights: Sequence[nn.Parameter], ranks: Ranks) -> None:
         self._ranks = ranks
         self._buckets = list(_buckets(weights))
-        self._home: dict[Tensor, _Bucket] = {weight: bucket for bucket in self._buckets for weight in bucket.weights}
-        self._listens = False
+        self._bucket_of: dict[Tensor, _Bucket] = {
+            weight: bucket for bucket in self._buckets for weight in bucket.weights
+        }
+        self._in_last_pass = False
         self._sent = 0
         if ranks.size > 1:
             for weight in weights:
-                weight.register_post_accumulate_grad_hook(self._note)
+                weight.register_post_accumulate_grad_hook(self._on_gradient)
 
-    @contextmanager
-    def last_pass(self) -> Generator[None]:
-        """Around the last backward pass of a step, if this rank has any; every gradient is that of all ranks after it.
-
-        A weight without a gradient on any rank has one of zeros then.
-        """
-        if self._ranks.size == 1:
-            yield
-            return
+    def start_last_pass(self) -> None:
+        """From now on, send each bucket as soon as all gradients in it are complete."""
         for bucket in self._buckets:
             bucket.missing = len(bucket.weights)
-        self._sent, self._listens = 0, True
-        try:
-            yield
-        finally:
-            self._listens = False
+        self._in_last_pass = True
+
+    def finish(self) -> None:
+        """Send the buckets that are left, and wait: every gradient is then the sum over all ranks.
+
+        A weight without a gradient on any rank has a gradient of zeros.
+        """
+        if self._ranks.size == 1:
+            return
+        self._in_last_pass = False
         for bucket in self._buckets[self._sent :]:
             bucket.send(self._ranks)
         for bucket in self._buckets:
             bucket.wait(self._ranks)
+        self._sent = 0
 
-    def taken_together(self, batches: Sequence[AnyBatch]) -> Sequence[AnyBatch]:
-        """The passes of this rank: here each rank takes its own, however many they are."""
+    def equalise(self, batches: Sequence[AnyBatch]) -> Sequence[AnyBatch]:
+        """The micro-batches that this rank computes: its own, however many the other ranks have."""
         return batches
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """√Σ g² over all gradients, as one scalar tensor. Every rank holds all of them."""
         return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
 
-    def held_here(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """What this rank holds of each gradient: all of it."""
+    def local(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """This rank's part of each gradient: all of it."""
         return list(gradients)
 
-    def _note(self, weight: Tensor) -> None:
-        if not self._listens:
+    def _on_gradient(self, weight: Tensor) -> None:
+        if not self._in_last_pass:
             return
-        self._home[weight].missing -= 1
-        # In the same order on every rank, whatever order gradients are done in: messages are matched by it.
+        self._bucket_of[weight].missing -= 1
+        # In the same order on every rank, whatever order gradients are completed in: messages are matched by it.
         while self._sent < len(self._buckets) and not self._buckets[self._sent].missing:
             self._buckets[self._sent].send(self._ranks)
             self._sent += 1
@@ -90,7 +94,7 @@ class _Bucket:
     work: dist.Work | None = None
 
     def send(self, ranks: Ranks) -> None:
-        """Begin to sum. The gradients become views of the bucket, so that nothing is held twice for long."""
+        """Start the sum. The gradients become views of the bucket, so that none is held twice."""
         grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in self.weights]
         flat = torch.cat([grad.reshape(-1) for grad in grads])
         for weight, part in zip(self.weights, flat.split([grad.numel() for grad in grads]), strict=True):
@@ -106,7 +110,7 @@ class _Bucket:
 
 
 def _buckets(weights: Sequence[nn.Parameter]) -> Iterator[_Bucket]:
-    """The weights from the last to the first, in groups of about the same size and of one number format."""
+    """The weights from the last to the first, in groups of about the same size and of one dtype."""
     bucket = _Bucket()
     for weight in reversed(weights):
         size = weight.numel() * weight.element_size()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -87,6 +87,18 @@ class MetricsLog:
                 file.close()
         if self._board is not None:
             self._board.close()
+
+
+def open_log(path: Path, *, size: int, board: Path | None, from_step: int, tell: Callable[[str], None]) -> MetricsLog:
+    """The log of a run at `from_step`, cut to its first `size` bytes; damaged lines are removed, and `tell` says so.
+
+    `board`: the folder of TensorBoard events, if they are written too.
+    """
+    log = MetricsLog(path, board=None if board is None else Board(board, from_step=from_step))
+    log.cut(size)
+    if (damage := log.mend()) is not None:
+        tell(damage)
+    return log
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The loss: negative log-likelihood in nats, summed over tokens.
 
-It is never averaged here. A step divides the sum by the tokens of the whole step, over all its micro-batches and
-ranks, so that neither the way a step is cut up nor the padding of a row changes a gradient.
+It is never averaged here. A step divides the sum by the tokens of the whole step, over all micro-batches and ranks, so
+that neither the division of a step into micro-batches nor padding changes a gradient.
 """
 
 from __future__ import annotations
@@ -14,54 +14,51 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.data import IGNORE, PairBatch
+from mingyue.data import IGNORE
 from mingyue.models import Transformer
 from mingyue.runtime import Runtime
 from mingyue.training.cross_entropy import linear_cross_entropy
 from mingyue.training.distributed import Ranks
-from mingyue.training.forward import AnyBatch, end_forward, hidden_of
+from mingyue.training.forward import AnyBatch, end_forward, hidden_and_targets
 
 CHUNKED_VOCABULARY = 2048
-"""From here on the loss is taken in pieces: below, one pass is as fast; above, the logits no longer fit the caches."""
+"""From this size on the loss is computed in chunks. Below, one pass is as fast; above, the logits exceed the caches."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Two sums over the tokens of a batch: what is minimised, and the plain likelihood of it for people."""
+    """Two sums over the tokens of a batch: the objective, and the negative log-likelihood to report."""
 
     objective: Tensor
-    """Scalar with gradient: with label smoothing, the smoothed cross-entropy in nats."""
+    """Scalar with gradient, in nats: the cross-entropy, with label smoothing if set."""
     nats: Tensor
     """Scalar without gradient: −Σ log P(target)."""
 
 
-def batch_loss(
+def loss_of_hidden(
     model: Transformer,
-    batch: AnyBatch,
+    x_NM: Tensor,
+    targets_N: Tensor,
     *,
-    device: torch.device,
     label_smoothing: float = 0.0,
     chunked: bool | None = None,
 ) -> Loss:
-    """Run `model` over a batch and sum the loss of its targets.
+    """Apply the output layer of `model` to x_NM (`hidden_and_targets`) and sum the loss of the targets.
 
-    `chunked`: the output layer and the loss are taken in pieces of rows, so that the logits of the whole batch never
-    exist (the same sums; `linear_cross_entropy`); None = with a large vocabulary.
+    `chunked`: output layer and loss are computed for chunks of the rows, so that the logits of the whole batch never
+    exist (the same sums; `linear_cross_entropy`). None: with a large vocabulary.
     """
-    targets_N = batch.targets_BT.to(device, non_blocking=True).reshape(-1)
-    x_NM = hidden_of(model, batch, device).flatten(0, 1)
-    if isinstance(batch, PairBatch):  # rows end where they end: padding need not see the output layer
-        real = (targets_N != IGNORE).nonzero().squeeze(1)
-        if len(real) < len(targets_N):
-            x_NM, targets_N = x_NM.index_select(0, real), targets_N.index_select(0, real)
     weight_VM = _output_weight(model)
-    if weight_VM is not None and _in_pieces(x_NM, weight_VM, chunked):
+    (rows, width), mixed = x_NM.shape, torch.is_autocast_enabled(x_NM.device.type)
+    if weight_VM is not None and is_chunked(
+        chunked, rows=rows, width=width, vocab_size=weight_VM.shape[0], mixed=mixed
+    ):
         return Loss(*linear_cross_entropy(x_NM, weight_VM, targets_N, label_smoothing=label_smoothing))
     return loss_of_logits(model.output(x_NM), targets_N, label_smoothing=label_smoothing)
 
 
 def _output_weight(model: Transformer) -> Tensor | None:
-    """The output layer where it is one matrix; None where it has a bias."""
+    """The matrix of the output layer; None if it has a bias too."""
     output = model.output
     if getattr(output, "bias", None) is not None:
         return None
@@ -83,20 +80,15 @@ def loss_of_logits(logits_NV: Tensor, targets_N: Tensor, *, label_smoothing: flo
     return Loss((1 - label_smoothing) * nats + label_smoothing * uniform, nats.detach())
 
 
-def _in_pieces(x_NM: Tensor, weight_VM: Tensor, chunked: bool | None) -> bool:
-    mixed = torch.is_autocast_enabled(x_NM.device.type)
-    return in_pieces(chunked, rows=x_NM.shape[0], width=x_NM.shape[1], words=weight_VM.shape[0], mixed=mixed)
+def is_chunked(chunked: bool | None, *, rows: int, width: int, vocab_size: int, mixed: bool) -> bool:
+    """Whether the loss of `rows` predictions is computed in chunks: as set, or (None) where it pays.
 
-
-def in_pieces(chunked: bool | None, *, rows: int, width: int, words: int, mixed: bool) -> bool:
-    """Whether the loss of `rows` predictions of `words` is taken in pieces: as asked, or where it pays.
-
-    Its gradients are made in the forward pass, before a loss scaler could lift them: never in fp16, and in `mixed`
-    precision the one-pass form is what autocast knows.
+    Never in `mixed` precision: the chunked loss computes its gradients in the forward pass, before a loss scaler could
+    scale them, and autocast does not know it.
     """
     if mixed or chunked is False:
         return False
-    return chunked is True or (words >= CHUNKED_VOCABULARY and words > width and rows >= width)
+    return chunked is True or (vocab_size >= CHUNKED_VOCABULARY and vocab_size > width and rows >= width)
 
 
 @dataclass(frozen=True)
@@ -126,7 +118,7 @@ class Evaluation:
         return math.exp(min(self.loss, 700.0))
 
     def numbers(self) -> dict[str, float]:
-        """What the log says of it."""
+        """The values that the log records, by key."""
         return {"heldout_loss": self.loss, "heldout_tokens": self.tokens, "bits_per_byte": self.bits_per_byte}
 
 
@@ -139,9 +131,10 @@ def evaluate(
     ranks: Ranks | None = None,
     chunked: bool | None = None,
 ) -> Evaluation:
-    """Held-out loss: the model in eval mode (no dropout), no gradients; the mode it was in is restored.
+    """Held-out loss of `model` in eval mode (no dropout), without gradients; its mode is restored afterwards.
 
-    With `ranks`, `batches` are this rank's share, and the result is that of all, the same as one rank has with all.
+    With `ranks`, `batches` are this rank's share, and the result is that of all ranks, equal to the result of one rank
+    with all batches.
     """
     was_training = model.training
     model.eval()
@@ -150,13 +143,14 @@ def evaluate(
     try:
         with torch.inference_mode(), runtime.autocast():
             for batch in batches:
-                sums.append(batch_loss(model, batch, device=runtime.device, chunked=chunked).nats)
+                loss = loss_of_hidden(model, *hidden_and_targets(model, batch, runtime.device), chunked=chunked)
+                sums.append(loss.nats)
                 tokens += batch.tokens
     finally:
         model.train(was_training)
         end_forward(model)
-    # One wait for the device, and a sum in double: thousands of batches must not cost digits. It is exact, so it does
-    # not depend on the order of the batches, nor on which rank had which.
+    # One synchronisation with the device. `fsum` is exact: the sum does not depend on the order of the batches, nor on
+    # which rank had which.
     found = (ranks or Ranks()).collect([tokens, *(torch.stack(sums).tolist() if sums else [])])
     nats = math.fsum(value for own in found for value in own[1:])
     return Evaluation(nats, sum(int(own[0]) for own in found), bytes_per_token)

@@ -17,9 +17,9 @@ import torch
 
 from mingyue.config import EncoderDecoderConfig, TrainSettings
 from mingyue.models import TransformerConfig, sizes
-from mingyue.models.counts import FP32_BYTES
+from mingyue.models.sizes import FP32_BYTES
 from mingyue.runtime import Runtime
-from mingyue.training.loss import in_pieces
+from mingyue.training.loss import is_chunked
 
 _MAPPED = 32 << 20  # bytes from which glibc maps a block by itself
 _HEAP_SHARE = 0.15  # of activations, lost between the tensors of a heap
@@ -144,14 +144,14 @@ def _loss_bytes(
     table = config.vocab_size * config.d_model
     x = batch.tokens * config.d_model
     has_bias = getattr(config, "output_bias", False)
-    pieces = not has_bias and in_pieces(
+    chunked = not has_bias and is_chunked(
         settings.batch.chunked_loss,
         rows=batch.tokens,
         width=config.d_model,
-        words=config.vocab_size,
+        vocab_size=config.vocab_size,
         mixed=runtime.dtype is not torch.float32,
     )
-    if pieces:
+    if chunked:
         return 0, FP32_BYTES * (table + x)
     copies = 4 if settings.optimiser.label_smoothing else 3  # log-probabilities, their gradient, that of the logits
     return FP32_BYTES * copies * batch.tokens * config.vocab_size, 0

@@ -1,4 +1,4 @@
-"""Whether a run fits the machine, asked before it starts: refused with both numbers, and with what would fit."""
+"""The check that a run fits into memory, before it starts. It reports both numbers, and settings that would fit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def free_memory(device: torch.device, *, processes: int = 1) -> int | None:
-    """Bytes that one of `processes` on this machine may still take; None where the device does not say.
+    """Bytes that each of `processes` on this machine may still use; None if the device does not tell.
 
-    On a CPU: what the system could hand out without swapping, and no more than the limit of the container (cgroup
-    version 1 or 2) leaves.
+    On a CPU: what is available without swapping, within the limit of the container (cgroup version 1 or 2).
     """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]  # each process has its own
@@ -33,7 +32,7 @@ def free_memory(device: torch.device, *, processes: int = 1) -> int | None:
 
 
 def _container_left(root: Path) -> Iterator[int]:
-    """What the limits of control groups leave: of this process's group and of those above it, as far as they show."""
+    """Bytes left by the limits of the control groups of this process: its own and those above it, where visible."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -51,7 +50,7 @@ def _container_left(root: Path) -> Iterator[int]:
             except OSError:
                 continue
             if most.isdigit() and now.isdigit():
-                # Pages of files count as used, and are given up when asked for: those that lie idle are free.
+                # Cached pages of files count as used, but the system frees the inactive ones on demand.
                 yield int(most) - int(now) + _idle_files(group)
 
 
@@ -64,10 +63,10 @@ def _idle_files(group: Path) -> int:
     return int(numbers.get("inactive_file", numbers.get("total_inactive_file", "0")))
 
 
-def check_memory(settings: TrainSettings, estimate: Estimate, free: int | None, *, parts: str = "") -> None:
-    """Raise `SettingsError`, with settings that would fit, when a run needs more than is `free`.
+def check_memory(settings: TrainSettings, estimate: Estimate, free: int | None) -> None:
+    """Raise `SettingsError`, with settings that would fit, when a run needs more bytes than are `free`.
 
-    `parts` says what takes most, for the message. `memory_check` switches it off.
+    The setting `memory_check` switches it off.
     """
     needed = estimate(settings)
     if not settings.run.memory_check or free is None or needed <= free:
@@ -75,13 +74,13 @@ def check_memory(settings: TrainSettings, estimate: Estimate, free: int | None, 
     fitting = [f"  {options} ({_spell(size)})" for options, size in offers(settings, estimate, free)]
     advice = "What fits:\n" + "\n".join(fitting) if fitting else "A smaller --depth or --d-model would take less."
     raise SettingsError(
-        f"training would take about {_spell(needed)} of memory{parts}, and {_spell(free)} are free",
-        advice=f"{advice}\n--no-memory-check starts it nevertheless.",
+        f"training would take about {_spell(needed)} of memory, and {_spell(free)} are free",
+        advice=f"{advice}\n--no-memory-check starts it anyway.",
     )
 
 
 def offers(settings: TrainSettings, estimate: Estimate, free: int) -> list[tuple[str, int]]:
-    """Changes that make a run fit, as (options, bytes), each by itself; two together only where none is enough."""
+    """Changes that make a run fit, as (options, bytes), each by itself; else two together."""
     found = list(_fitting(settings, estimate, free))
     if not found and not settings.batch.recompute:
         with_recompute = settings.with_flat(recompute=True)
@@ -100,7 +99,7 @@ def _fitting(settings: TrainSettings, estimate: Estimate, free: int) -> Iterator
 
 
 def _choices(settings: TrainSettings) -> list[list[dict[str, object]]]:
-    """For each kind of change its values, the mildest first."""
+    """The values of each kind of change, the smallest change first."""
     context = settings.model.context or 1
     micro = settings.batch.micro_batch_tokens or settings.batch.batch_tokens or context
     choices: list[list[dict[str, object]]] = []

@@ -8,23 +8,23 @@ For a matrix W with gradient G:
     W        ← W − rate · √max(1, rows / columns) · NS(update)
 
 NS is four Newton–Schulz steps (`orthogonalise`), which push every singular value towards 1. The factor
-√max(1, rows/columns) is the author's own (it keeps the size of what a layer adds to its output alike over shapes);
+√max(1, rows/columns) is the author's (it keeps the change of a layer's output similar for all shapes);
 `torch.optim.Muon` calls it "original".
 
-`torch.optim.Muon` is the reference (a test compares the two), and is not used for two measured reasons: it works in
-bfloat16, 13 times slower than fp32 on CPUs without it, and it takes one matrix at a time. Here matrices of equal shape,
-tall ones turned, are one stack and one batched product; matrices that live in one weight (Q, K, V; the two halves of
-SwiGLU) are told apart by `rows`.
+`torch.optim.Muon` is the reference (a test compares the two), but is not used for two measured reasons: it computes in
+bfloat16, 13 times slower than fp32 on CPUs without it, and it processes one matrix at a time. Here matrices of equal
+shape, tall ones transposed, are one stack and one batched product; `rows` separates matrices that share one weight (Q,
+K, V; the two halves of SwiGLU).
 
-On several ranks momenta are kept by all, since they cost little; Newton–Schulz, which costs much, is divided: each rank
-orthogonalises its share of the matrices and hands the results round.
+On several ranks each keeps all momenta, which are cheap; Newton–Schulz, which is expensive, is divided: each rank
+orthogonalises its share of the matrices, and the ranks exchange the results.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,12 +36,12 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """a, b, c of the step X ← a X + (b XXᵀ + c (XXᵀ)²) X (Jordan et al. 2024)."""
 NEWTON_SCHULZ_STEPS = 4
 _EPS = 1e-7
-_WIDE = 2  # times as many columns as rows, from which on iterating Gram matrices is less work
+_WIDE = 2  # columns / rows from which iterating Gram matrices is less work
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight that Muon moves: its name, the parameter, and how many rows each matrix inside it has."""
+    """A weight that Muon updates: its name, the parameter, and the number of rows of each matrix inside it."""
 
     name: str
     weight: nn.Parameter
@@ -67,14 +67,23 @@ class Muon:
         self.rate = rate
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self._ranks = ranks or Ranks()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Allocate the momenta and divide the matrices among the ranks."""
         self._weights = [matrix.weight for matrix in self.matrices]
         self._stacks = _make_stacks(self.matrices)
-        self._ranks = ranks or Ranks()
-        self._shares = _deal([stack.costs for stack in self._stacks], self._ranks.size)
+        cells = [(stack, index) for stack, held in enumerate(self._stacks) for index in range(len(held.pieces))]
+        owners = assign_owners([self._stacks[stack].cost for stack, _ in cells], self._ranks.size)
+        # For each rank, for each stack, the indices of the matrices that it orthogonalises.
+        self._shares: list[list[list[int]]] = [[[] for _ in self._stacks] for _ in range(self._ranks.size)]
+        for (stack, index), owner in zip(cells, owners, strict=True):
+            self._shares[owner][stack].append(index)
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move every weight once. A weight without a gradient counts as one whose gradient is 0."""
+        """Update every weight once. A weight without a gradient is treated as one whose gradient is 0."""
         if self.weight_decay:
             torch._foreach_mul_([weight.detach() for weight in self._weights], 1 - self.rate * self.weight_decay)
         if self._ranks.size > 1:
@@ -90,13 +99,13 @@ class Muon:
             for direction, mine in zip(directions, self._shares[self._ranks.rank], strict=True)
             if mine
         ]
-        counts = [[len(places) * d[0].numel() for places, d in zip(s, directions, strict=True)] for s in self._shares]
+        counts = [[len(owned) * d[0].numel() for owned, d in zip(s, directions, strict=True)] for s in self._shares]
         flat = torch.cat(own) if own else directions[0].new_empty(0)
         found = self._ranks.exchange(flat, [sum(count) for count in counts])
         for values, count, share in zip(found, counts, self._shares, strict=True):
-            for direction, part, places in zip(directions, values.split(count), share, strict=True):
-                if places:
-                    direction[places] = part.view(-1, *direction.shape[1:])
+            for direction, part, owned in zip(directions, values.split(count), share, strict=True):
+                if owned:
+                    direction[owned] = part.view(-1, *direction.shape[1:])
         for stack, direction in zip(self._stacks, directions, strict=True):
             stack.move(direction, self.rate)
 
@@ -109,7 +118,7 @@ class Muon:
         return state
 
     def load_named_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `named_state` gave, exactly; names and shapes must be those."""
+        """Restore the result of `named_state`, exactly; names and shapes must be the same."""
         for stack in self._stacks:
             for piece, momentum in zip(stack.pieces, stack.momentum.unbind(), strict=True):
                 momentum.copy_(piece.of(state[f"{piece.name}.momentum"]))
@@ -118,13 +127,13 @@ class Muon:
 def orthogonalise(matrices_NRC: Tensor, steps: int = NEWTON_SCHULZ_STEPS) -> Tensor:
     """Newton–Schulz on a stack of matrices with no more rows than columns; returns a new stack.
 
-    Singular values end between about 0.7 and 1.2, which serves as well as exactly 1. fp32 on a CPU, bf16 on a GPU.
+    Singular values end between about 0.7 and 1.2, which works as well as exactly 1. fp32 on a CPU, bf16 on a GPU.
 
-    The steps want a largest singular value of at most 1, and do less the further below it is. A matrix is therefore
-    divided by ‖(XXᵀ)²‖^¼, which bounds it from above as the usual ‖X‖ does and lies much closer to it (Schatten's
-    8-norm instead of the 2-norm: for equal singular values R^⅛ instead of R^½ times too large): four steps then come
-    as far as five. The first step needs (XXᵀ)² in any case. Of wide matrices only the R × R polynomials are iterated,
-    and the product of all of them is applied once at the end.
+    The steps need a largest singular value of at most 1, and converge more slowly the smaller it is. A matrix is
+    therefore divided by ‖(XXᵀ)²‖^¼, an upper bound like the usual ‖X‖ but much tighter (the Schatten 8-norm instead of
+    the 2-norm: for equal singular values R^⅛ instead of R^½ times too large); four steps then suffice instead of five.
+    The first step needs (XXᵀ)² in any case. For wide matrices only the R × R polynomials are iterated, and their
+    product is applied once at the end.
     """
     x_NRC = matrices_NRC / _norm(matrices_NRC)
     if x_NRC.device.type == "cuda":
@@ -132,15 +141,15 @@ def orthogonalise(matrices_NRC: Tensor, steps: int = NEWTON_SCHULZ_STEPS) -> Ten
     gram_NRR = x_NRC @ x_NRC.mT
     bound_N11 = _norm(gram_NRR @ gram_NRR).sqrt().sqrt()
     x_NRC, gram_NRR = x_NRC / bound_N11, gram_NRR / bound_N11.square()
-    wide = x_NRC.device.type == "cpu" and x_NRC.shape[-1] >= _WIDE * x_NRC.shape[-2]
-    found = _by_grams(x_NRC, gram_NRR, steps) if wide else newton_schulz(x_NRC, steps, gram_NRR=gram_NRR)
+    by_grams = x_NRC.device.type == "cpu" and x_NRC.shape[-1] >= _WIDE * x_NRC.shape[-2]
+    found = _by_grams(x_NRC, gram_NRR, steps) if by_grams else newton_schulz(x_NRC, steps, gram_NRR=gram_NRR)
     return found.to(matrices_NRC.dtype)
 
 
 def newton_schulz(x_NRC: Tensor, steps: int, *, gram_NRR: Tensor | None = None) -> Tensor:
     """`steps` times X ← a X + (b XXᵀ + c (XXᵀ)²) X, for matrices whose singular values are at most 1.
 
-    `gram_NRR`: XXᵀ, where it is known.
+    `gram_NRR`: XXᵀ, if already computed.
     """
     a, b, c = COEFFICIENTS
     for step in range(steps):
@@ -165,13 +174,13 @@ def _by_grams(x_NRC: Tensor, gram_NRR: Tensor, steps: int) -> Tensor:
 
 
 def _norm(matrices_NRC: Tensor) -> Tensor:
-    """[N, 1, 1]: the Frobenius norm, kept away from 0."""
+    """[N, 1, 1]: the Frobenius norm, at least ε."""
     return torch.linalg.matrix_norm(matrices_NRC, keepdim=True).clamp(min=_EPS)
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """One matrix inside a weight: rows `start` to `end`, turned so that it has no more rows than columns."""
+    """One matrix inside a weight: rows `start` to `end`, transposed if it has more rows than columns."""
 
     name: str
     weight: nn.Parameter
@@ -179,21 +188,16 @@ class _Piece:
     end: int
 
     @property
-    def turned(self) -> bool:
-        return self.end - self.start > self.weight.shape[1]
-
-    @property
     def scale(self) -> float:
-        return math.sqrt(max(1.0, (self.end - self.start) / self.weight.shape[1]))
+        return update_scale(self.end - self.start, self.weight.shape[1])
 
     def of(self, tensor: Tensor) -> Tensor:
-        """This piece of a tensor shaped as the weight."""
-        rows = tensor[self.start : self.end]
-        return rows.mT if self.turned else rows
+        """This piece of a tensor of the weight's shape."""
+        return wide(tensor[self.start : self.end])
 
 
 class _Stack:
-    """Matrices of one shape, their momentum and the room for their gradients as [N, rows, columns]."""
+    """Matrices of one shape, their momentum and a buffer for their gradients as [N, rows, columns]."""
 
     def __init__(self, pieces: list[_Piece]) -> None:
         self.pieces = pieces
@@ -207,13 +211,13 @@ class _Stack:
         self._scales = scales.view(-1, 1, 1)
 
     @property
-    def costs(self) -> list[int]:
-        """Multiplications of a Newton–Schulz step for each matrix."""
+    def cost(self) -> int:
+        """Multiplications of a Newton–Schulz step for one matrix."""
         _, height, width = self.momentum.shape
-        return [height * height * (2 * width + height)] * len(self.pieces)
+        return height * height * (2 * width + height)
 
     def direction(self, momentum: float) -> Tensor:
-        """Take in the gradients; returns what is to be orthogonalised, [N, rows, columns], in room that is reused."""
+        """Update the momentum; returns the direction to be orthogonalised, [N, rows, columns], in a reused buffer."""
         gradients = [
             piece.of(torch.zeros_like(piece.weight) if piece.weight.grad is None else piece.weight.grad)
             for piece in self.pieces
@@ -223,7 +227,7 @@ class _Stack:
         return self._gradients.lerp_(self.momentum, momentum)
 
     def move(self, update: Tensor, rate: float) -> None:
-        """Move the weights against an orthogonalised direction, which is scaled in place."""
+        """Update the weights by an orthogonalised direction, which is scaled in place."""
         update.mul_(self._scales)
         torch._foreach_add_(self._weights, list(update.unbind()), alpha=-rate)
 
@@ -242,14 +246,23 @@ def _make_stacks(matrices: list[Matrix]) -> list[_Stack]:
     return [_Stack(pieces) for pieces in by_shape.values()]
 
 
-def _deal(costs: list[list[int]], ranks: int) -> list[list[list[int]]]:
-    """For each rank, for each stack, the places of the matrices that it orthogonalises: heavy ones first, each to the
-    rank that has least to do."""
-    shares: list[list[list[int]]] = [[[] for _ in costs] for _ in range(ranks)]
-    loads = [0] * ranks
-    matrices = [(cost, stack, place) for stack, own in enumerate(costs) for place, cost in enumerate(own)]
-    for cost, stack, place in sorted(matrices, key=lambda matrix: -matrix[0]):
-        rank = loads.index(min(loads))
-        shares[rank][stack].append(place)
-        loads[rank] += cost
-    return shares
+def assign_owners(costs: Sequence[int], ranks: int) -> list[int]:
+    """The rank that orthogonalises each matrix: the most expensive first, each to the rank with the least work so far.
+
+    The same on every rank.
+    """
+    owners, loads = [0] * len(costs), [0] * ranks
+    for index in sorted(range(len(costs)), key=lambda index: -costs[index]):
+        owners[index] = loads.index(min(loads))
+        loads[owners[index]] += costs[index]
+    return owners
+
+
+def update_scale(rows: int, columns: int) -> float:
+    """√max(1, rows / columns), by which an orthogonalised update is multiplied."""
+    return math.sqrt(max(1.0, rows / columns))
+
+
+def wide(matrix: Tensor) -> Tensor:
+    """The matrix, transposed if it has more rows than columns."""
+    return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix

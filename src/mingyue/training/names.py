@@ -1,4 +1,4 @@
-"""Names of weights: in a checkpoint they are the model's own, whatever wraps it."""
+"""Names of weights without those of wrappers: a checkpoint has the model's own names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module")  # torch.compile, Di
 
 
 def clean_name(name: str) -> str:
-    """A weight's own name, without what compiling or a distributed wrapper puts into it."""
+    """The name of a weight without the parts that compiling or a distributed wrapper adds."""
     parts = [part for part in name.split(".") if part not in _WRAPPERS]
     return ".".join(parts)
 
@@ -24,9 +24,9 @@ def clean_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_clean_state(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights given under clean names into a model, wrapped or not.
+    """Copy weights with clean names into a model, wrapped or not.
 
-    Raises `CheckpointError` that names the first tensor which is missing, left over, or of a wrong shape.
+    Raises `CheckpointError` that names the first tensor that is missing, unexpected, or of the wrong shape.
     """
     own = clean_state(model)
     for name, tensor in own.items():

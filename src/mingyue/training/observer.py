@@ -1,13 +1,14 @@
-"""What a run tells while it runs. `api` and `cli` watch by subclassing `Observer`; training itself prints nothing."""
+"""What training reports and calls back. Callers subclass `Observer`; training itself prints nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from mingyue.training.loss import Evaluation
+from mingyue.training.pace import Clock
 from mingyue.training.plan import Plan
 
 Reason = Literal["finished", "patience", "stopped"]
@@ -18,23 +19,23 @@ class StepReport:
     """A step that was taken."""
 
     step: int
-    """Steps taken so far, this one among them."""
+    """Steps taken so far, this one included."""
     total_steps: int
-    """As planned now; with a budget in minutes it follows the speed until it is fixed."""
+    """As planned now. With a budget in minutes it follows the speed until it is fixed."""
     loss: float
     """Nats per token of this step, before its update."""
     learning_rate: float
-    """Rate of AdamW."""
+    """Learning rate of AdamW."""
     gradient_norm: float
     """Global norm before clipping."""
     tokens_per_second: float
-    """Of the latest steps, evaluations and the like left out."""
+    """Of the latest steps, without evaluations and checkpoints."""
     seconds: float
     """Since the program started."""
     seconds_left: float
-    """Until the end of the program, as far as can be told."""
+    """Estimated time until the end of the program."""
     share_of_peak: float | None
-    """Share of the machine's matrix-multiply peak that training uses, where both are known."""
+    """Share of the machine's matrix-multiply peak that training uses; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -45,44 +46,44 @@ class EvaluationReport:
     seconds: float
     evaluation: Evaluation
     best: bool
-    """It is the lowest so far."""
+    """Whether it is the best so far."""
     final: bool = False
-    """The last one, with the weights that the run hands over: on all held-out text, or (in a run of few minutes on much
-    text) on more of it than the others."""
+    """Whether it is the last one, with the final weights of the run: on all held-out text, or (in a run of few minutes
+    on much text) on more of it than the others."""
     measures: Mapping[str, float] = field(default_factory=dict)
-    """What else was measured, by name (BLEU of translations)."""
+    """Other measures by name (BLEU of translations)."""
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended. The model holds the weights of `weights_step`, or the mean of those of `averaged`."""
+    """How a run ended. The model has the weights of `weights_step`, or the mean of those of `averaged`."""
 
     reason: Reason
-    """finished: the plan is done; patience: no better evaluation for long; stopped: on request, and saved."""
+    """finished: the plan is done; patience: no better evaluation for too long; stopped: on request, and saved."""
     step: int
     """Steps taken."""
     weights_step: int
-    """The step of the best single weights, by evaluation; when stopped, the last."""
+    """The step of the best evaluation; if stopped, the last step."""
     evaluation: Evaluation | None
-    """Of those weights, the final one; when stopped, the latest evaluation; None without held-out text."""
+    """The final evaluation of the weights; if stopped, the latest evaluation; None without held-out text."""
     plan: Plan
-    """The plan as it was at the end."""
+    """The plan at the end."""
     tokens: int
     """Targets seen in training."""
     seconds: float
     """Time of the run, without the time between stop and resume."""
     averaged: tuple[int, ...] = ()
-    """Steps whose mean the model holds; none = the weights of `weights_step`."""
+    """Steps whose weights were averaged; empty: the model has the weights of `weights_step`."""
 
 
 class Observer:
-    """Every method may be overridden; none needs to be."""
+    """Receives the events of a run. Every method does nothing by default."""
 
     def on_progress(self, stage: str, done: int, total: int) -> None:
-        """Work before the first step: reading, vocabulary, encoding, fetching. `total` 0 = not known."""
+        """Progress of work before the first step: reading, vocabulary, encoding, fetching. `total` 0: not known."""
 
     def on_plan(self, plan: Plan) -> None:
-        """The plan was made, or fixed."""
+        """A plan was made or fixed."""
 
     def on_step(self, report: StepReport) -> None:
         """A step was taken."""
@@ -91,13 +92,43 @@ class Observer:
         """The held-out loss was measured."""
 
     def on_sample(self, step: int, text: str) -> None:
-        """The model wrote something."""
+        """A text was generated with the current model."""
 
     def on_checkpoint(self, path: Path, step: int, best: bool) -> None:
-        """A checkpoint is on the disk."""
+        """A checkpoint was saved."""
 
     def on_note(self, text: str) -> None:
-        """Something that the user should know."""
+        """A sentence for the user."""
 
     def on_end(self, result: TrainResult) -> None:
         """The run ended, or was stopped and saved."""
+
+
+@dataclass
+class Callbacks:
+    """What training calls back, and what it has to know about the program around it."""
+
+    clock: Clock = field(default_factory=Clock)
+    """Time of this program; it should start when the user's waiting starts."""
+    observer: Observer = field(default_factory=Observer)
+    """Receives the events of the run."""
+    sample: Callable[[], str] | None = None
+    """Generates a text with the current model."""
+    measure: Callable[[], dict[str, float]] | None = None
+    """Measures the current model at each evaluation, besides its loss: numbers by name."""
+    watch: Callable[[int], None] | None = None
+    """Looks at the current model after so many steps: at the start, and after each checkpoint."""
+    select: str | None = None
+    """The measure whose highest value marks the best step; None: the lowest loss."""
+    ending: float = 0.0
+    """Seconds that the caller needs after training; a budget in minutes includes them."""
+    flops_per_token: float | None = None
+    """Forward and backward."""
+    peak_flops: float | None = None
+    """Per second, as measured by `measure_peak`."""
+
+    def share_of_peak(self, tokens_per_second: float) -> float | None:
+        """Share of the machine's matrix-multiply peak at this speed; None: not known."""
+        if self.flops_per_token is None or not self.peak_flops:
+            return None
+        return self.flops_per_token * tokens_per_second / self.peak_flops

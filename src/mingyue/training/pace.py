@@ -1,4 +1,4 @@
-"""How fast a run goes, and how many more steps fit into the time that is left."""
+"""The speed of a run, and the number of steps that fit into the remaining time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-_TRUSTED = 8  # steps from which the measured ones are believed
-_SAVING_EVERY = 60.0  # seconds between checkpoints that come by the clock
+_TRUSTED = 8  # measured steps from which they replace the first guess
+_SAVING_EVERY = 60.0  # seconds between checkpoints, by default
 
 
 class Clock:
-    """Seconds of a run: those before this object was made, plus those since. Time between runs does not count."""
+    """Counts the seconds of a run: `already` passed, plus those since. Time between stop and resume does not count."""
 
     def __init__(self, already: float = 0.0, now: Callable[[], float] = perf_counter) -> None:
         self._now = now
@@ -24,34 +24,34 @@ class Clock:
         return self._now() - self._zero
 
     def add(self, seconds: float) -> None:
-        """Count `seconds` of an earlier part of the run."""
+        """Add `seconds` of an earlier part of the run."""
         self._zero -= seconds
 
 
 @dataclass
 class Pace:
-    """Measured durations. Everything is in seconds."""
+    """Measured durations, in seconds."""
 
     first_guess: float = 0.0
-    """A step, before any was measured inside the run."""
+    """Of a step, before steps of the run are measured."""
     evaluation: float = 0.0
-    """An evaluation during the run (the latest)."""
+    """Of the latest evaluation during the run."""
     final_evaluation: float = 0.0
-    """The evaluation at the end, as far as it is not one of the others."""
+    """Of the evaluation at the end, if it is not one of the others."""
     save: float = 0.0
-    """A checkpoint (the latest)."""
+    """Of the latest checkpoint."""
     sample: float = 0.0
-    """Samples after an evaluation, spread over all evaluations."""
+    """Of generated texts, per evaluation."""
     ending: float = 0.0
-    """What the caller does between the end of training and the end of the program."""
+    """Of the work between the end of training and the end of the program."""
     spent: float = 0.0
-    """All steps that were measured, together."""
+    """Sum of all measured steps."""
     _steps: array[float] = field(default_factory=lambda: array("d"))
     _later_sum: float = 0.0
     _later_start: int = 0
 
     def add_step(self, seconds: float) -> None:
-        """Note the duration of a step."""
+        """Add the duration of a step."""
         self._steps.append(seconds)
         self.spent += seconds
         self._later_sum += seconds
@@ -63,8 +63,7 @@ class Pace:
     def step_seconds(self) -> float:
         """Duration of a step: the mean of the later half of all steps.
 
-        The first steps are slow (caches, allocations), and what is wanted is a sum, so it is a mean over many and not
-        a median.
+        The first steps are slow (caches, allocations). A mean and not a median, because the plan needs sums.
         """
         if len(self._steps) < _TRUSTED and self.first_guess:
             return self.first_guess
@@ -72,25 +71,25 @@ class Pace:
 
     @property
     def reserve(self) -> float:
-        """Time to keep for the end: the last evaluation, checkpoint and whatever the caller does after it."""
+        """Time to reserve for the end: the last evaluation, the last checkpoint and the work after training."""
         return self.final_evaluation + self.save + self.ending
 
     def seconds_for(self, steps: int, evaluate_every: int | None) -> float:
-        """How long `steps` more steps take, with their evaluations and checkpoints and the end."""
+        """Duration of `steps` more steps, with their evaluations and checkpoints and the end."""
         return steps * self._cost(evaluate_every) + self.reserve
 
     def steps_in(self, seconds: float, evaluate_every: int | None) -> int:
-        """How many more steps fit into `seconds`; never below 0."""
+        """Number of steps that fit into `seconds`; not below 0."""
         cost = self._cost(evaluate_every)
         return max(0, round((seconds - self.reserve) / cost)) if cost > 0 else 0
 
     def _cost(self, evaluate_every: int | None) -> float:
-        """A step with its share of everything that happens between steps."""
+        """Duration of a step with its share of evaluations, samples and checkpoints."""
         aside = 0.0 if not evaluate_every else (self.evaluation + self.save + self.sample) / evaluate_every
         return (self.step_seconds + aside) * (1 + self.save / _SAVING_EVERY)
 
     def to_json(self) -> dict[str, Any]:
-        """What a resumed run starts from."""
+        """The durations that a resumed run starts from."""
         return {
             "first_guess": self.step_seconds,
             "evaluation": self.evaluation,

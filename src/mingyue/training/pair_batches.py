@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
-from mingyue.data import PairBatch, PairCorpus, PairOrder, heldout_pair_batches, pair_batch
-from mingyue.data.pair_order import cut_by_budget
+from mingyue.data import PairBatch, PairCorpus, PairOrder, Substitution, heldout_pair_batches, pair_batch
+from mingyue.data.order import cut_by_budget
 from mingyue.training.plan import RunSizes
 
 
@@ -18,11 +20,22 @@ class PairBatches:
     """Batches of a `PairCorpus`: a step is one batch of `PairOrder` within `batch_tokens`.
 
     Micro-batches of at most `micro_tokens` cut it where it is larger: rows in the order of their lengths. They are made
-    smaller where that gives each of `ranks` as many of them, of about the same work.
+    smaller where that gives each of `ranks` as many of them, of about the same work. `substitution` lets sources have
+    ids that the training pairs do not use.
     """
 
-    def __init__(self, corpus: PairCorpus, *, batch_tokens: int, micro_tokens: int, seed: int, ranks: int = 1) -> None:
+    def __init__(
+        self,
+        corpus: PairCorpus,
+        *,
+        batch_tokens: int,
+        micro_tokens: int,
+        seed: int,
+        ranks: int = 1,
+        substitution: Substitution | None = None,
+    ) -> None:
         self.corpus = corpus
+        self.substitution = substitution
         self.ranks = ranks
         self.batch_tokens = batch_tokens
         self.micro_tokens = min(batch_tokens, micro_tokens)
@@ -62,7 +75,7 @@ class PairBatches:
             cuts = cut_by_budget(self._longest[rows], self.micro_tokens).tolist()
         if (len(cuts) - 1) % self.ranks:
             cuts = _cut_alike(self._longest[rows], self.ranks, self.micro_tokens) or cuts
-        return [self._batch(rows[start:end]) for start, end in islice(pairwise(cuts), rank, None, ranks)]
+        return [self._batch(step, rows, start, end) for start, end in islice(pairwise(cuts), rank, None, ranks)]
 
     def held_out(self, tokens: int | None, *, rank: int = 0, ranks: int = 1) -> Iterator[PairBatch]:
         """Validation pairs: all, or about so many targets spread evenly over them, always the same."""
@@ -72,8 +85,14 @@ class PairBatches:
         )
         return islice(batches, rank, None, ranks)
 
-    def _batch(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> PairBatch:
-        return pair_batch(self.corpus.train, rows, pad_id=self.corpus.pad_id, bos_id=self.corpus.bos_id)
+    def _batch(self, step: int, rows: np.ndarray[Any, np.dtype[np.int64]], start: int, end: int) -> PairBatch:
+        batch = pair_batch(self.corpus.train, rows[start:end], pad_id=self.corpus.pad_id, bos_id=self.corpus.bos_id)
+        if self.substitution is None:
+            return batch
+        lengths = self.corpus.train.source_lengths[rows[start:end]]
+        numbers = np.arange(start, end)
+        source = self.substitution(batch.source_BS.numpy(), lengths, step=step, rows=numbers, of=len(rows))
+        return replace(batch, source_BS=torch.from_numpy(source))
 
 
 def _cut_alike(longest: np.ndarray[Any, np.dtype[np.int64]], ranks: int, budget: int) -> list[int] | None:

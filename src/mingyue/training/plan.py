@@ -13,13 +13,13 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mingyue.config import RunSettings, TrainSettings
+from mingyue.config import DEFAULT_MINUTES, RunSettings, TrainSettings
 from mingyue.errors import TrainingError
 from mingyue.training.pace import Pace
 from mingyue.training.schedules import ScheduleKind, decay_start, multiplier, warmup_steps
 
-DEFAULT_MINUTES = 10.0
-_EVALUATIONS = 20  # over a run, when nothing else is asked for
+_EVALUATIONS = 20  # over a run, by default
+_EVALUATIONS_BETWEEN_SAMPLES = 5
 _MEASURED_SHARE = 0.1  # of the time of a run in minutes, before its length is fixed
 _MEASURED_STEPS = 8  # tell how fast a run is
 _LOG_LINES = 10  # between two evaluations
@@ -144,6 +144,12 @@ class Cadence:
     run: RunSettings
     sizes: RunSizes
     in_minutes: bool
+
+    @property
+    def sample_every(self) -> int:
+        """Evaluations between generated texts; 0: none."""
+        every = self.run.sample_every
+        return _EVALUATIONS_BETWEEN_SAMPLES if every is None else every
 
     def every(self, total_steps: int) -> int:
         """Steps between evaluations.

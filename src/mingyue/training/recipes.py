@@ -1,4 +1,4 @@
-"""Recipes: settings of training that belong together. What a person gives by itself always wins over the recipe."""
+"""Recipes: training settings that belong together. A setting that is given always wins over the recipe."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ _PAIRS: dict[str, Any] = {
 
 
 def with_recipe(settings: TrainSettings) -> TrainSettings:
-    """`settings` with the values of their recipe, and of training on pairs, where nothing was given."""
+    """`settings` with the values of their recipe, and the defaults for pairs, where nothing was given."""
     values = dict(_PAIRS) if settings.pairs.given else {}
     if settings.optimiser.recipe == "paper":
         values |= _PAPER
-    given = {name for group in settings.model_fields_set for name in getattr(settings, group).model_fields_set}
-    wanted = {name: value for name, value in values.items() if name not in given}
-    return settings.with_flat("the recipe", **wanted) if wanted else settings
+    return settings.with_defaults("the recipe", **values)

@@ -1,8 +1,8 @@
-"""Activation checkpointing: a block forgets what it computed, and computes it again when its gradient is due.
+"""Activation checkpointing: a block frees its activations, and computes them again in the backward pass.
 
-Memory for time: of each block only its input is kept, and a step takes about a third more arithmetic (Chen et al. 2016,
-"Training Deep Nets with Sublinear Memory Cost"). The second pass has the first one's random numbers, so the gradients
-are the same, bit for bit. The blocks are told from outside; neither their code nor their names change.
+This trades time for memory: only the input of each block is kept, and a step takes about a third more arithmetic (Chen
+et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). The second pass has the random numbers of the first, so
+the gradients are the same, bit for bit. The code and the names of the blocks do not change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mingyue.models import Transformer
 
 
 def recompute_blocks(model: Transformer) -> None:
-    """From here on every block of `model` is computed again in the backward pass."""
+    """Set every block of `model` to be computed again in the backward pass."""
     for block in model.every_block():
-        # An attribute of the object in front of the method of its class: `forward` is what calling a module calls.
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # pyrefly: ignore[method-assign]
+        # An attribute of the module hides the method of its class: calling the module calls this one.
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)

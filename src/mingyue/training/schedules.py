@@ -1,4 +1,4 @@
-"""How the learning rate runs over the steps: pure functions from a step to a share of the peak rate."""
+"""Learning-rate schedules: pure functions from a step to a share of the peak rate."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ ScheduleKind = Literal["wsd", "cosine", "paper", "constant"]
 def warmup_steps(kind: ScheduleKind, warmup: float, total_steps: int) -> int:
     """Length of the warm-up: a share of all steps below 1, a number of steps from 1 on.
 
-    Never more than all steps; but in the paper's schedule the rate of every step hangs on the length of its warm-up,
-    and a run that ends before it is the beginning of the same curve.
+    Never more than all steps; but in the paper's schedule the rate of every step depends on the length of the warm-up,
+    and a run that ends before it follows the beginning of the same curve.
     """
     wanted = math.ceil(warmup * total_steps) if warmup < 1 else round(warmup)
     return wanted if kind == "paper" else min(wanted, total_steps)

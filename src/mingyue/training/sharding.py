@@ -12,8 +12,7 @@ block stays whole from the forward pass to the end of the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 import torch
@@ -60,7 +59,7 @@ def build_sharded(
     if compiled:
         for block in model.every_block():
             # The forward alone, not the call: gathering and dividing stay outside of what is compiled.
-            block.forward = torch.compile(block.forward)  # pyrefly: ignore[method-assign]
+            block.forward = torch.compile(block.forward)
     _divide(model, init_device_mesh(runtime.device.type, (dist.get_world_size(),)), _policy(runtime))
     model.to_empty(device=runtime.device)
     make_buffers(model, runtime.device)
@@ -89,7 +88,7 @@ def row_range(rows: int, rank: int, ranks: int) -> tuple[int, int]:
 
 
 class ShardedGradients:
-    """When gradients are added up: on each rank while a step goes on, over the ranks in its `last_pass`.
+    """Sums gradients of a sharded model: on each rank during a step, over the ranks in its last backward pass.
 
     Has the methods of `GradientSum`. Gradients are divided as their weights are.
     """
@@ -100,28 +99,27 @@ class ShardedGradients:
         self._ranks = ranks
         self._set_last(False)
 
-    @contextmanager
-    def last_pass(self) -> Generator[None]:
-        """Around the last backward pass of a step, which every rank has."""
+    def start_last_pass(self) -> None:
+        """Before the last forward and backward pass of a step, which every rank has."""
         self._set_last(True)
-        try:
-            yield
-        finally:
-            self._set_last(False)
 
-    def taken_together(self, batches: Sequence[AnyBatch]) -> Sequence[AnyBatch]:
-        """The passes of this rank: its micro-batches, and empty ones until every rank has as many."""
+    def finish(self) -> None:
+        """After the last backward pass of a step."""
+        self._set_last(False)
+
+    def equalise(self, batches: Sequence[AnyBatch]) -> Sequence[AnyBatch]:
+        """The micro-batches that this rank computes: its own, and empty ones until every rank has as many."""
         return list(in_step(batches, cast(Transformer, self._model), self._ranks))
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """√Σ g² over all gradients and ranks, as one scalar tensor, the same on every rank."""
-        local = self.held_here(gradients)
+        local = self.local(gradients)
         total = torch.stack(torch._foreach_norm(local)).double().square().sum()
         dist.all_reduce(total)
         return total.sqrt().to(local[0].dtype)
 
-    def held_here(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """This rank's share of each gradient, sharing its memory."""
+    def local(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """This rank's part of each gradient, a view."""
         return [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
 
     def _set_last(self, last: bool) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to finish its step and save; a second one ends it at once."""
+"""Ctrl-C and SIGTERM request a stop: the run finishes its step and saves. A second one ends it at once."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGBREAK")
 
 
 class StopRequests:
-    """While it is entered, the first signal sets `requested`; the second raises `KeyboardInterrupt`.
+    """Inside it, the first signal sets `requested`, and the second raises `KeyboardInterrupt`.
 
-    Outside the main thread signals cannot be caught: there `requested` is only set by `request`.
+    Outside the main thread signals cannot be caught, and only `request` sets `requested`.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._heard = False
+        self._requested_elsewhere = False
         self._before: dict[int, Any] = {}
 
     def request(self) -> None:
-        """Ask the run to stop after its step."""
+        """Request a stop after the current step."""
         self.requested = True
 
-    def hear(self) -> None:
-        """The same, asked for on another rank: the signal that is on its way to this one is not a second one."""
+    def request_from_other_rank(self) -> None:
+        """Request a stop that another rank received as a signal. The same signal on this rank is not a second one."""
         if not self.requested:
-            self.requested = self._heard = True
+            self.requested = self._requested_elsewhere = True
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -44,6 +44,6 @@ class StopRequests:
         self._before.clear()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and not self._heard:
+        if self.requested and not self._requested_elsewhere:
             raise KeyboardInterrupt
-        self.requested, self._heard = True, False
+        self.requested, self._requested_elsewhere = True, False

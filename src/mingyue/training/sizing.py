@@ -1,4 +1,4 @@
-"""How large a model, from the machine's speed, the budget and the text. Everything here is a choice that can be set."""
+"""The size of a model from the machine's speed, the budget and the text, where the settings do not give it."""
 
 from __future__ import annotations
 
@@ -9,35 +9,34 @@ from mingyue.models import resolve_config
 from mingyue.models.sizes import sizes
 
 DEFAULT_CONTEXT = 256
-DEFAULT_MINUTES = 10.0
 LEAST_DEPTH, MOST_DEPTH = 2, 24
 NARROW = (96, 64)
-"""Widths for less time than depth 2 needs: two narrow layers learn faster than one of the dial's width."""
+"""Widths for a budget that is too short for depth 2: two narrow layers learn faster than one of the usual width."""
 EFFICIENCY = 0.35
-"""Share of the matrix-multiply peak that small models reach in training on two cores."""
-_TOKENS_PER_PARAMETER = 2.0  # trained tokens for each parameter inside the blocks, at least
-_PARAMETERS_PER_TOKEN = 8.0  # parameters inside the blocks for each token of the training text, at most
-_MICRO_TOKENS = 8192  # more at once makes nothing faster on a CPU
+"""Share of the matrix-multiply peak that training of small models reaches on two cores."""
+_TOKENS_PER_PARAMETER = 2.0  # trained tokens per parameter in the blocks, at least
+_PARAMETERS_PER_TOKEN = 8.0  # parameters in the blocks per token of the training text, at most
+_MICRO_TOKENS = 8192  # larger micro-batches are not faster on a CPU
 _ACTIVATION_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What is known about the machine before the first step."""
+    """The speed of the machine and the time for training."""
 
     flops_per_second: float
-    """Matrix products, as `measure_peak` gives it."""
+    """Of matrix products, as measured by `measure_peak`."""
     seconds: float
     """Time for training."""
 
 
 def choose_sizes(settings: TrainSettings, *, vocab_size: int, train_tokens: int, speed: Speed) -> TrainSettings:
-    """`settings` with depth, context, batch_tokens and micro_batch_tokens filled in where they were left open.
+    """`settings` with depth, context, batch_tokens and micro_batch_tokens filled in where they are not given.
 
-    Depth is the largest whose blocks still see two tokens a parameter within the budget, and that are not far larger
-    than the text; where the budget is too short for depth 2, its width is one of `NARROW`. The batch grows with the
-    root of the tokens that will be trained on (the critical batch size grows as training goes on; McCandlish et al.
-    2018).
+    The depth is the largest whose blocks are trained on at least two tokens per parameter within the budget, and are
+    not far larger than the text; if the budget is too short for depth 2, its width is one of `NARROW`. The batch grows
+    with the square root of the tokens that will be trained on (the critical batch size grows during training;
+    McCandlish et al. 2018).
     """
     context = settings.model.context or DEFAULT_CONTEXT
     depth = settings.model.depth or settings.model.n_layers
@@ -46,26 +45,21 @@ def choose_sizes(settings: TrainSettings, *, vocab_size: int, train_tokens: int,
         if depth == LEAST_DEPTH and settings.model.d_model is None:
             width = _choose_width(settings, vocab_size, train_tokens, context, speed)
             settings = settings.with_flat(d_model=width) if width else settings
-    config = model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
+    config = resolve_config(settings.model, vocab_size=vocab_size, depth=depth, context=context)
     micro = settings.batch.micro_batch_tokens or _micro_tokens(config, context, recompute=settings.batch.recompute)
     batch = settings.batch.batch_tokens
     if batch is None:
         total = _trained_tokens(settings, config, train_tokens, speed)
         batch = _in_windows(2 * total**0.5, context, least=max(context, 512), most=1 << 19)
-        if batch > micro:  # whole micro-batches: a step of 17 windows cannot be cut into equal parts
+        if batch > micro:  # whole micro-batches: a step of 17 windows has no equal parts
             batch = round(batch / micro) * micro
     return settings.with_flat(depth=depth, context=context, batch_tokens=batch, micro_batch_tokens=min(micro, batch))
-
-
-def model_config(settings: TrainSettings, *, vocab_size: int, depth: int, context: int) -> ModelConfig:
-    """The complete config of a run."""
-    return resolve_config(settings.model, vocab_size=vocab_size, depth=depth, context=context)
 
 
 def _choose_depth(settings: TrainSettings, vocab_size: int, train_tokens: int, context: int, speed: Speed) -> int:
     best = LEAST_DEPTH
     for depth in range(1, MOST_DEPTH + 1):
-        config = model_config(settings, vocab_size=vocab_size, depth=depth, context=context)
+        config = resolve_config(settings.model, vocab_size=vocab_size, depth=depth, context=context)
         parameters = sizes(config).parameters_without_embeddings
         trained = _trained_tokens(settings, config, train_tokens, speed)
         if parameters > _PARAMETERS_PER_TOKEN * train_tokens:
@@ -79,10 +73,10 @@ def _choose_depth(settings: TrainSettings, vocab_size: int, train_tokens: int, c
 def _choose_width(
     settings: TrainSettings, vocab_size: int, train_tokens: int, context: int, speed: Speed
 ) -> int | None:
-    """The width of two layers; None = the dial's own."""
+    """The width of two layers; None: the usual width of depth 2."""
     for width in (None, *NARROW):
         narrow = settings.with_flat(d_model=width) if width else settings
-        config = model_config(narrow, vocab_size=vocab_size, depth=LEAST_DEPTH, context=context)
+        config = resolve_config(narrow.model, vocab_size=vocab_size, depth=LEAST_DEPTH, context=context)
         parameters = sizes(config).parameters_without_embeddings
         if _trained_tokens(settings, config, train_tokens, speed) >= _TOKENS_PER_PARAMETER * parameters:
             return width
@@ -90,7 +84,7 @@ def _choose_width(
 
 
 def _trained_tokens(settings: TrainSettings, config: ModelConfig, train_tokens: int, speed: Speed) -> float:
-    """Tokens that a run of this model will see, roughly."""
+    """Approximate number of tokens that a run of this model is trained on."""
     budget = settings.budget
     if budget.epochs is not None:
         return budget.epochs * train_tokens

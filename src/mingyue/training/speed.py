@@ -1,4 +1,4 @@
-"""What this machine can do at most, so that a run can say how much of it it uses."""
+"""The peak speed of this machine, of which a run reports its share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def measure_peak(
     width: int = 512,
     seconds: float = 0.2,
 ) -> float:
-    """FLOPs per second of matrix products of a size that training meets: the best of those made in about `seconds`."""
+    """FLOPs per second of matrix products of a size that is usual in training: the best measured in about `seconds`."""
     device = torch.device(device)
     left = torch.ones(rows, width, device=device, dtype=dtype)
     right = torch.ones(width, 4 * width, device=device, dtype=dtype)
@@ -26,7 +26,7 @@ def measure_peak(
         start = time.perf_counter()
         left @ right
         _wait(device)
-        if repeat:  # the first pays for threads and libraries
+        if repeat:  # the first starts threads and loads libraries
             best = min(best, time.perf_counter() - start)
         if repeat >= 3 and time.perf_counter() > end:
             break

@@ -1,4 +1,4 @@
-"""Where a run stands: the few numbers, besides weights and optimiser, from which it goes on."""
+"""The state of a run besides weights and optimisers: the counters that a resumed run starts from."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ import torch
 
 from mingyue import __version__
 from mingyue.config import TrainSettings
+from mingyue.runtime import Runtime
 from mingyue.training.step import StepResult
 
 
 @dataclass
 class RunState:
-    """Counters of a run; all of them are in every checkpoint."""
+    """Counters of a run. All of them are saved in every checkpoint."""
 
     step: int = 0
     """Steps taken."""
     tokens: int = 0
     """Targets seen in training."""
     seconds: float = 0.0
-    """Time of the run up to here, without the time between stop and resume."""
+    """Time of the run so far, without the time between stop and resume."""
     best_loss: float | None = None
-    """Lowest held-out loss of an evaluation (or of the negative of the measure that decides)."""
+    """Lowest held-out loss of an evaluation, or lowest negative of the measure that selects the best step."""
     best_step: int | None = None
-    """Where it was."""
+    """Step of that evaluation."""
     without_better: int = 0
-    """Evaluations since then."""
+    """Evaluations since that one."""
     evaluations: int = 0
     """Evaluations so far."""
     evaluated_step: int | None = None
-    """Where the latest evaluation was."""
+    """Step of the latest evaluation."""
     log_bytes: int = 0
-    """Size of metrics.jsonl when the checkpoint was made."""
+    """Size of metrics.jsonl when the checkpoint was saved."""
     since_log: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("nats", "tokens", "seconds"), 0.0))
     """Sums over the steps since the last line of the log."""
 
@@ -54,7 +55,7 @@ class RunState:
         return sums["nats"] / max(1.0, sums["tokens"]), sums["tokens"] / max(1e-9, sums["seconds"])
 
     def judge(self, loss: float) -> bool:
-        """Note an evaluation after the present step (lower is better); returns whether it is the best so far."""
+        """Count an evaluation after the current step (lower is better); returns whether it is the best so far."""
         self.evaluations += 1
         self.evaluated_step = self.step
         best = self.best_loss is None or loss < self.best_loss
@@ -75,12 +76,22 @@ class RunState:
 
 
 def plan_key(settings: TrainSettings) -> str:
-    """The settings that a plan is made from, in one spelling: a recorded plan serves only the same ones."""
+    """The settings that a plan is made from, as one string: a recorded plan is followed only under the same ones."""
     run = settings.run
     parts = [settings.budget.model_dump(), settings.schedule.model_dump(), run.evaluate_every, run.evaluate_tokens]
     return json.dumps(parts, sort_keys=True)
 
 
+def describe_runtime(runtime: Runtime) -> dict[str, Any]:
+    """What the bits of a run depend on, as JSON."""
+    return {
+        "device": runtime.device.type,
+        "dtype": str(runtime.dtype).removeprefix("torch."),
+        "threads": runtime.threads,
+        **({"ranks": runtime.world_size} if runtime.world_size > 1 else {}),
+    }
+
+
 def versions() -> dict[str, str]:
-    """What made a checkpoint."""
+    """The versions that a checkpoint was written with."""
     return {"mingyue": __version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -1,4 +1,4 @@
-"""One optimiser step: every micro-batch forward and backward, then check, clip, move."""
+"""One optimiser step: forward and backward passes of all micro-batches, a check for NaN, clipping, the update."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mingyue.models import Transformer
 from mingyue.nn import Taps
 from mingyue.runtime import Runtime, derive_seed
 from mingyue.training.distributed import Ranks
-from mingyue.training.forward import AnyBatch, end_forward, hidden_of, is_sharded
+from mingyue.training.forward import AnyBatch, end_forward, hidden_and_targets, is_sharded
 from mingyue.training.gradients import GradientSum
-from mingyue.training.loss import batch_loss
+from mingyue.training.loss import loss_of_hidden
 from mingyue.training.optimisers import Optimisers
 from mingyue.training.signals import StopRequests
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from mingyue.training.sharding import ShardedGradients
 
 _SMALLEST_SCALE = 2.0**-14
-"""A loss scaler that has come down so far is not looking for a scale any more: the gradients are bad."""
+"""With the loss scale at or below this, an overflow is no longer part of the search for a scale: it is an error."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step was like."""
+    """Loss and gradient norm of one step."""
 
     nats: float
     """−Σ log P over the step's targets, before the update."""
     tokens: int
-    """Targets that counted."""
+    """Targets with a loss."""
     gradient_norm: float
     """Global norm of the gradient before clipping."""
 
@@ -47,10 +47,10 @@ class StepResult:
 
 
 class Stepper:
-    """Takes steps. Dropout is a pure function of (seed, step, micro-batch); nothing else is random.
+    """Takes optimiser steps. Dropout is a pure function of (seed, step, micro-batch); nothing else is random.
 
-    With several ranks each is given its own micro-batches, of which the first has the number of the rank and each other
-    one that is higher by the number of ranks. Tokens, losses and gradients are those of all ranks.
+    With several ranks, rank r of R computes the micro-batches r, r + R, r + 2R, …; tokens, losses and gradients are
+    sums over all ranks.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Stepper:
         self.stop = stop or StopRequests()
         self._gradients: GradientSum | ShardedGradients
         if is_sharded(model):
-            from mingyue.training.sharding import ShardedGradients  # seconds of imports that others need not wait for
+            from mingyue.training.sharding import ShardedGradients  # imported here: it takes seconds
 
             self._gradients = ShardedGradients(model, self.ranks)
         else:
             self._gradients = GradientSum(optimisers.parameters, self.ranks)
-        self._drops = model.config.dropout > 0 or model.config.attention_dropout > 0
+        self._has_dropout = model.config.dropout > 0 or model.config.attention_dropout > 0
 
     @classmethod
     def of(
@@ -97,7 +97,7 @@ class Stepper:
         ranks: Ranks | None = None,
         stop: StopRequests | None = None,
     ) -> Stepper:
-        """A stepper as the settings ask for it; with a loss scaler in fp16, whose gradients would vanish without."""
+        """A stepper with the values of `settings`, and with a loss scaler in fp16, where small gradients underflow."""
         return cls(
             model,
             optimisers,
@@ -114,20 +114,21 @@ class Stepper:
     def step(self, step: int, micro_batches: Sequence[AnyBatch], multiplier: float) -> StepResult:
         """Take step number `step` (from 0) at `multiplier` times the peak rates.
 
-        Raises `TrainingError`, before any weight moves, when the loss or the gradient is not finite.
+        Raises `TrainingError`, before any weight is updated, when the loss or the gradient is not finite.
         """
         self.optimisers.zero_grad()
         nats, tokens = self.backward(step, micro_batches)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimisers)  # type: ignore[arg-type]  # before the norm is taken, so before clipping
-        norm = self._gradients.norm(self._found())
+        norm = self._gradients.norm(self._existing_gradients())
         if self.ranks.size > 1:
             nats = self.ranks.add(nats.double())
-        result = StepResult(*_together(nats, norm, tokens))
+        result = StepResult(*_to_numbers(nats, norm, tokens))
         if not self._is_sound(result):
             raise self._diagnose(step, micro_batches, result)
         if self.clip and self.clip < result.gradient_norm < math.inf:
-            self._shrink(self.clip / result.gradient_norm)
+            gradients = self._gradients.local(self._existing_gradients())
+            torch._foreach_mul_(gradients, self.clip / result.gradient_norm)
         self.optimisers.set_rates(multiplier)
         if self.scaler is None:
             self.optimisers.step()
@@ -137,52 +138,45 @@ class Stepper:
         return result
 
     def backward(self, step: int, micro_batches: Sequence[AnyBatch]) -> tuple[Tensor, int]:
-        """Add up the gradients of a step, each token weighing the same.
+        """Accumulate the gradients of a step, every token with the same weight.
 
         Returns the summed nats of this rank's micro-batches and the tokens of all ranks.
         """
-        micro_batches = self._gradients.taken_together(micro_batches)
-        tokens, asked = self.ranks.tally(sum(batch.tokens for batch in micro_batches), self.stop.requested)
-        if asked:
-            self.stop.hear()
-        sums: list[Tensor] = []
-        for place, batch in enumerate(micro_batches[:-1]):
-            sums.append(self._pass(step, place, batch, tokens))
-        with self._gradients.last_pass():
-            for batch in micro_batches[-1:]:  # a rank may have none
-                sums.append(self._pass(step, len(micro_batches) - 1, batch, tokens))
-        return torch.stack(sums).sum() if sums else torch.zeros((), device=self.runtime.device), tokens
-
-    def _pass(self, step: int, place: int, batch: AnyBatch, tokens: int) -> Tensor:
-        """Forward and backward of one of this rank's micro-batches; returns its nats."""
-        self._seed(step, place)
-        with self.runtime.autocast():
-            loss = batch_loss(
-                self.model,
-                batch,
-                device=self.runtime.device,
-                label_smoothing=self.label_smoothing,
-                chunked=self.chunked,
-            )
-        objective = loss.objective / max(1, tokens)
-        (objective if self.scaler is None else self.scaler.scale(objective)).backward()
-        return loss.nats
+        micro_batches = self._gradients.equalise(micro_batches)
+        tokens, stop = self.ranks.tally(sum(batch.tokens for batch in micro_batches), self.stop.requested)
+        if stop:
+            self.stop.request_from_other_rank()
+        nats: list[Tensor] = []
+        for index, batch in enumerate(micro_batches):  # a rank may have none
+            if index == len(micro_batches) - 1:
+                self._gradients.start_last_pass()
+            self._seed(step, index)
+            with self.runtime.autocast():
+                loss = loss_of_hidden(
+                    self.model,
+                    *hidden_and_targets(self.model, batch, self.runtime.device),
+                    label_smoothing=self.label_smoothing,
+                    chunked=self.chunked,
+                )
+            objective = loss.objective / max(1, tokens)
+            (objective if self.scaler is None else self.scaler.scale(objective)).backward()
+            nats.append(loss.nats)
+            del loss, objective  # their graph is freed before the next forward pass
+        self._gradients.finish()
+        return torch.stack(nats).sum() if nats else torch.zeros((), device=self.runtime.device), tokens
 
     def rehearse(self, micro_batches: Sequence[AnyBatch]) -> None:
-        """Do the work of a step without the step: for measuring time. Nothing is left of it."""
+        """Run the forward and backward passes of a step without the update, to measure their time."""
         nats, _ = self.backward(0, micro_batches)
-        nats.item()  # waits for the device
+        nats.item()  # synchronises with the device
         self.optimisers.zero_grad()
 
-    def _seed(self, step: int, place: int) -> None:
-        if self._drops:  # by the number of the micro-batch in the whole step: the same whoever takes it
-            micro = self.ranks.rank + place * self.ranks.size
+    def _seed(self, step: int, index: int) -> None:
+        if self._has_dropout:  # from the number of the micro-batch in the whole step: the same on any rank
+            micro = self.ranks.rank + index * self.ranks.size
             torch.manual_seed(derive_seed(self.seed, "dropout", step, 0, micro))
 
-    def _shrink(self, factor: float) -> None:
-        torch._foreach_mul_(self._gradients.held_here(self._found()), factor)
-
-    def _found(self) -> list[Tensor]:
+    def _existing_gradients(self) -> list[Tensor]:
         return [weight.grad for weight in self.optimisers.parameters if weight.grad is not None]
 
     def _is_sound(self, result: StepResult) -> bool:
@@ -190,25 +184,25 @@ class Stepper:
             return False
         if self.scaler is None:
             return math.isfinite(result.gradient_norm)
-        # Under a loss scaler an overflow is how the scale is found: the scaler leaves such a step out by itself.
+        # A loss scaler finds its scale by overflows, and skips the steps that overflow.
         return math.isfinite(result.gradient_norm) or self.scaler.get_scale() > _SMALLEST_SCALE
 
     def _diagnose(self, step: int, micro_batches: Sequence[AnyBatch], result: StepResult) -> TrainingError:
-        """Find where the numbers went wrong: a weight, a value of the forward pass, or a gradient."""
+        """The error, with the first tensor that is not finite: a weight, a value of the forward pass, or a gradient."""
         what = "the loss" if not math.isfinite(result.nats) else "the gradient"
         value = result.nats if what == "the loss" else result.gradient_norm
         found = (
             _first_bad_weight(self.model),
-            self._first_bad_value(step, micro_batches),  # every rank looks through its own micro-batches
+            self._first_bad_value(step, micro_batches),  # each rank checks its own micro-batches
             _first_bad_gradient(self.model),
         )
         kinds = zip(*self.ranks.collect(found), strict=True)
-        place = next(
-            (place for kind in kinds for place in kind if place),
-            "no single tensor is to blame: the sum of finite numbers overflowed",
+        where = next(
+            (where for kind in kinds for where in kind if where),
+            "every single tensor is finite: the sum of finite numbers overflowed",
         )
         return TrainingError(
-            f"{what} became {value} at step {step + 1}: {place}. No weight was moved by this step.",
+            f"{what} became {value} at step {step + 1}: {where}. No weight was updated by this step.",
             advice=(
                 "The last checkpoint is good. Resume it with lower rates (--learning-rate, --muon-learning-rate), "
                 "a longer --warmup, a smaller --clip, or --dtype fp32."
@@ -218,20 +212,20 @@ class Stepper:
     @torch.no_grad()
     def _first_bad_value(self, step: int, micro_batches: Sequence[AnyBatch]) -> str | None:
         found: str | None = None
-        for place, batch in enumerate(self._gradients.taken_together(micro_batches)):
-            self._seed(step, place)
-            device = self.runtime.device
-            taps = Taps(record=_WATCHED)
+        for index, batch in enumerate(self._gradients.equalise(micro_batches)):
+            self._seed(step, index)
+            taps = Taps(record=_RECORDED)
             with self.runtime.autocast():
-                taps("logits", self.model.output(hidden_of(self.model, batch, device, taps=taps)))
-            for name, value in taps.values.items():  # no way out before the last: sharded ranks take part in all
+                x_NM, _ = hidden_and_targets(self.model, batch, self.runtime.device, taps=taps)
+                taps("logits", self.model.output(x_NM))
+            for name, value in taps.values.items():  # no early return: the ranks of a sharded model compute together
                 if found is None and not bool(torch.isfinite(value).all()):
                     found = f"the first value that is not finite is the output of {name}"
         end_forward(self.model)
         return found
 
 
-# Everything but attention's scores and weights.
+# Every named value but attention's scores and weights.
 _OF_A_STACK = (
     "embeddings",
     *(f"blocks.*.attention.{name}" for name in ("query", "key", "value", "output")),
@@ -242,11 +236,11 @@ _OF_A_STACK = (
     "blocks.*.output",
     "final",
 )
-_WATCHED = (*(f"{stack}{name}" for stack in ("", "encoder.", "decoder.") for name in _OF_A_STACK), "logits")
+_RECORDED = (*(f"{stack}{name}" for stack in ("", "encoder.", "decoder.") for name in _OF_A_STACK), "logits")
 
 
-def _together(nats: Tensor, norm: Tensor, tokens: int) -> tuple[float, int, float]:
-    """Bring both numbers from the device in one go."""
+def _to_numbers(nats: Tensor, norm: Tensor, tokens: int) -> tuple[float, int, float]:
+    """(nats, tokens, norm), with one synchronisation for both tensors."""
     values = torch.stack([nats.double() if nats.device.type != "mps" else nats, norm.to(nats.dtype)]).tolist()
     return values[0], tokens, values[1]
 

@@ -1,4 +1,4 @@
-"""Writing folders that a crash or a full disk cannot turn into damage; single files are `mingyue.files`."""
+"""Folders that stay whole on disk when the program crashes or the disk is full; for files see `mingyue.files`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mingyue.errors import CheckpointError
 from mingyue.files import explain_os_error, sync_folder
 
 TEMPORARY = "tmp-"
-"""How names of unfinished and of half-removed folders begin; a resume sweeps them away."""
+"""Prefix of the names of unfinished and of half-removed folders, which a resume removes."""
 
 
 def sync_file(path: Path) -> None:
-    """Push a file's bytes to the disk."""
+    """Flush a file to the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder; a kill in the middle leaves no half of it under its own name."""
+    """Delete a folder; a kill in the middle leaves no part of it under its own name."""
     doomed = path.with_name(f"{TEMPORARY}removed-{path.name}-{os.getpid()}")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
@@ -42,7 +42,7 @@ def free_name(path: Path) -> Path:
 
 
 def set_aside(path: Path) -> Path:
-    """Give a damaged file or folder another name, under which nothing looks for it; returns that."""
+    """Rename a damaged file or folder, so that it is not read again; returns the new path."""
     aside = free_name(path.with_name(f"damaged-{path.name}"))
     with disk_errors("the new name of what is damaged", aside):
         path.rename(aside)
@@ -51,13 +51,13 @@ def set_aside(path: Path) -> Path:
 
 
 def swept(name: str) -> re.Pattern[str]:
-    """What the name of a folder that `remove_folder` was killed over looks like."""
+    """Pattern of the name of a folder whose `remove_folder` was killed."""
     return re.compile(rf"{TEMPORARY}removed-{re.escape(name)}-\d+")
 
 
 @contextmanager
 def disk_errors(what: str, path: Path) -> Generator[None]:
-    """Turn what the system says about a failed write of `what` into a `CheckpointError` that says disk, and where."""
+    """Turn the system's error of a failed write of `what` into a `CheckpointError` that names the disk and the path."""
     try:
         yield
     except OSError as error:
@@ -72,12 +72,12 @@ def disk_errors(what: str, path: Path) -> Generator[None]:
 
 
 def _explain(what: str, path: Path, error: OSError) -> CheckpointError:
-    if error.errno in (errno.EDQUOT, errno.EFBIG):  # a quota is a full disk to the one who meets it
+    if error.errno in (errno.EDQUOT, errno.EFBIG):  # an exceeded quota is a full disk to the user
         error = OSError(errno.ENOSPC, error.strerror)
     message, advice = explain_os_error(what, path, error)
     if error.errno == errno.ENOSPC:
         message += f" ({_free(path)} free)"
-        advice = "Make room, then `mingyue resume` goes on: what was saved before is whole and loads."
+        advice = "Free some space, then run `mingyue resume`: earlier checkpoints are whole."
     return CheckpointError(message, advice=advice)
 
 

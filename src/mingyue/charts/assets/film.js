@@ -1,11 +1,11 @@
 "use strict";
 // A film: a slider over steps; thumbnails, the enlarged map and the table of words follow it.
 
-function drawFilm(place, film) {
-  const chinese = (place.closest("[lang]") || document.documentElement).lang.startsWith("zh");
-  const last = film.scenes.length - 1;
+function drawFilm(holder, film) {
+  const chinese = (holder.closest("[lang]") || document.documentElement).lang.startsWith("zh");
+  const last = film.steps.length - 1;
   const bar = document.createElement("div"), play = document.createElement("button");
-  const slider = document.createElement("input"), told = document.createElement("output");
+  const slider = document.createElement("input"), label = document.createElement("output");
   const large = document.createElement("div"), words = document.createElement("div");
   bar.className = "player";
   play.type = "button";
@@ -14,14 +14,14 @@ function drawFilm(place, film) {
   slider.max = String(last);
   slider.value = String(last);
   slider.setAttribute("aria-label", chinese ? "步数" : "step");
-  bar.append(play, slider, told);
-  place.append(bar);
+  bar.append(play, slider, label);
+  holder.append(bar);
 
   let chosen = null, timer = 0;
   const canvases = film.parts.map((part) => {
-    place.append(textElement("h3", part.title));
+    holder.append(textElement("h3", part.title));
     const longest = part.rowTitles.reduce((most, title) => Math.max(most, title.length), 0);
-    const side = Math.max(26, Math.min(110, (place.clientWidth - longest * 8 - 12) / part.columnTitles.length - 6));
+    const side = Math.max(26, Math.min(110, (holder.clientWidth - longest * 8 - 12) / part.columnTitles.length - 6));
     const table = document.createElement("table"), around = document.createElement("div");
     table.className = "thumbs";
     around.className = "scroll";
@@ -39,7 +39,7 @@ function drawFilm(place, film) {
         canvas.style.width = `${side}px`;
         button.append(canvas);
         button.addEventListener("click", () => {
-          for (const other of place.querySelectorAll("[aria-pressed]")) other.removeAttribute("aria-pressed");
+          for (const other of holder.querySelectorAll("[aria-pressed]")) other.removeAttribute("aria-pressed");
           button.setAttribute("aria-pressed", "true");
           chosen = { part: film.parts.indexOf(part), n, m, title: button.title };
           show();
@@ -50,20 +50,20 @@ function drawFilm(place, film) {
       });
     });
     around.append(table);
-    place.append(around);
+    holder.append(around);
     return drawn;
   });
   large.className = "large";
   words.className = "scroll";
-  place.append(large);
-  if (film.wordRows.length) place.append(textElement("h3", film.wordTitle));
-  place.append(words);
+  holder.append(large);
+  if (film.wordRows.length) holder.append(textElement("h3", film.wordTitle));
+  holder.append(words);
 
   function show() {
-    const scene = film.scenes[Number(slider.value)];
-    told.textContent = scene.label;
-    const decoded = scene.maps.map((map) => bytesOf(map.data));
-    scene.maps.forEach((map, p) => {
+    const step = film.steps[Number(slider.value)];
+    label.textContent = step.label;
+    const decoded = step.maps.map((map) => bytesOf(map.data));
+    step.maps.forEach((map, p) => {
       const rows = map.rows.length, columns = map.columns.length, area = rows * columns;
       canvases[p].forEach((line, n) => line.forEach((canvas, m) => {
         const start = (n * line.length + m) * area;
@@ -77,16 +77,16 @@ function drawFilm(place, film) {
       }));
     });
     if (chosen) {
-      const map = scene.maps[chosen.part], area = map.rows.length * map.columns.length;
+      const map = step.maps[chosen.part], area = map.rows.length * map.columns.length;
       const start = (chosen.n * film.parts[chosen.part].columnTitles.length + chosen.m) * area;
       const chart = { rows: map.rows, columns: map.columns, rowTitle: "", columnTitle: "", low: 0, high: 1, diverging: false };
       const tall = large.offsetHeight;
-      large.style.minHeight = `${tall}px`; // so that the page does not jump while the map is made anew
+      large.style.minHeight = `${tall}px`; // so that the page does not jump while the map is redrawn
       large.replaceChildren(textElement("h3", chosen.title));
       drawMatrix(large, chart, decoded[chosen.part].subarray(start, start + area));
       large.style.minHeight = "";
     }
-    words.replaceChildren(wordTable(film.wordRows, scene));
+    words.replaceChildren(wordTable(film.wordRows, step));
   }
 
   function stop() {
@@ -111,19 +111,19 @@ function drawFilm(place, film) {
   show();
 }
 
-function wordTable(rowLabels, scene) {
+function wordTable(rowLabels, step) {
   const table = document.createElement("table");
   table.className = "words";
   const head = table.insertRow();
-  for (const title of ["", ...scene.columns]) head.append(textElement("th", title));
-  scene.words.forEach((cells, r) => {
+  for (const title of ["", ...step.columns]) head.append(textElement("th", title));
+  step.words.forEach((cells, r) => {
     const line = table.insertRow();
     line.append(textElement("th", rowLabels[r]));
     for (const [text, byte, hover] of cells) {
       const cell = line.insertCell(), colour = RAMPS.sequential[byte];
       cell.textContent = text;
       cell.style.background = `rgb(${colour.join(",")})`;
-      cell.style.color = light(colour) < 0.179 ? "#fff" : "#000";
+      cell.style.color = luminance(colour) < 0.179 ? "#fff" : "#000";
       cell.dataset.hover = hover.join("\n");
     }
   });
@@ -131,7 +131,7 @@ function wordTable(rowLabels, scene) {
 }
 
 // Relative luminance, as WCAG 2 has it.
-function light(colour) {
+function luminance(colour) {
   const [red, green, blue] = colour.map((channel) => {
     const share = channel / 255;
     return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;

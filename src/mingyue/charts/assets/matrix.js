@@ -8,9 +8,9 @@ const FONT = getComputedStyle(document.documentElement).getPropertyValue("--font
 function ramp(stops) {
   const colours = stops.map((stop) => [1, 3, 5].map((at) => parseInt(stop.slice(at, at + 2), 16)));
   return Array.from({ length: 256 }, (_, byte) => {
-    const place = (byte / 255) * (stops.length - 1);
-    const left = Math.min(stops.length - 2, Math.floor(place));
-    return colours[left].map((from, channel) => Math.round(from + (place - left) * (colours[left + 1][channel] - from)));
+    const position = (byte / 255) * (stops.length - 1);
+    const left = Math.min(stops.length - 2, Math.floor(position));
+    return colours[left].map((from, channel) => Math.round(from + (position - left) * (colours[left + 1][channel] - from)));
   });
 }
 
@@ -42,22 +42,22 @@ function number(value) {
 }
 
 function cut(text, most) {
-  const signs = Array.from(text);
-  return signs.length > most ? signs.slice(0, most - 1).join("") + "…" : text;
+  const characters = Array.from(text);
+  return characters.length > most ? characters.slice(0, most - 1).join("") + "…" : text;
 }
 
-// Draws the matrix with its axes into a canvas in `place`, as wide as there is room; again when the room changes.
-function drawMatrix(place, chart, bytes) {
+// Draws the matrix with its axes into a canvas in `holder`, as wide as fits; again when its width changes.
+function drawMatrix(holder, chart, bytes) {
   const rows = chart.rows.length, columns = chart.columns.length;
   const cells = picture(bytes, rows, columns, chart.diverging);
   const canvas = document.createElement("canvas");
   const pen = canvas.getContext("2d");
   const rowLabels = chart.rows.map((label) => cut(label, 16)), columnLabels = chart.columns.map((label) => cut(label, 16));
   let box = null;
-  place.append(canvas);
+  holder.append(canvas);
 
   function draw() {
-    const room = place.clientWidth;
+    const room = holder.clientWidth;
     if (!room) return;
     pen.font = `12px ${FONT}`;
     const widest = (labels) => Math.ceil(labels.reduce((most, label) => Math.max(most, pen.measureText(label).width), 0));
@@ -67,7 +67,7 @@ function drawMatrix(place, chart, bytes) {
     // Few columns are made as wide as their labels, so that these need not be turned.
     const column = columns <= 12 ? Math.min(fitting / columns, Math.max(cell, columnRoom + 8)) : cell;
     const wide = column * columns, tall = cell * rows;
-    // Two neighbours must not meet; one long label among short ones (an end mark) is no reason to turn them all.
+    // Neighbours must not overlap; one long label among short ones (such as <eos>) is no reason to turn them all.
     const widths = columnLabels.map((label) => pen.measureText(label).width);
     const crowded = widths.some((one, at) => at && (one + widths[at - 1]) / 2 + 2 > column);
     const turned = crowded && columnRoom > 16;
@@ -140,19 +140,19 @@ function drawMatrix(place, chart, bytes) {
   canvas.addEventListener("pointerdown", show);
   canvas.addEventListener("pointerleave", hideTip);
   draw();
-  let drawn = place.clientWidth;
+  let drawn = holder.clientWidth;
   new ResizeObserver(() => {
-    if (place.clientWidth === drawn) return;
-    drawn = place.clientWidth;
+    if (holder.clientWidth === drawn) return;
+    drawn = holder.clientWidth;
     draw();
-  }).observe(place);
+  }).observe(holder);
 }
 
-// Thumbnails of all matrices in a table, and a place for the one that is shown large.
-function drawGrid(place, grid) {
+// Thumbnails of all matrices in a table, and room for the one that is enlarged.
+function drawGrid(holder, grid) {
   const rows = grid.rows.length, columns = grid.columns.length, area = rows * columns;
   const bytes = bytesOf(grid.data);
-  const room = place.clientWidth, count = grid.columnTitles.length;
+  const room = holder.clientWidth, count = grid.columnTitles.length;
   const longest = grid.rowTitles.reduce((most, title) => Math.max(most, title.length), 0);
   const side = Math.max(26, Math.min(120, (room - longest * 8 - 12) / count - 6));
   const shape = side / Math.max(rows, columns);
@@ -189,10 +189,10 @@ function drawGrid(place, grid) {
   const around = document.createElement("div");
   around.className = "scroll";
   around.append(table);
-  const chinese = (place.closest("[lang]") || document.documentElement).lang.startsWith("zh");
+  const chinese = (holder.closest("[lang]") || document.documentElement).lang.startsWith("zh");
   const hint = textElement("p", chinese ? "点按小图可放大，在大图上移动指针可看到数值。" : "Click a map to enlarge it; move over it for the values.");
   hint.className = "note";
-  place.append(hint, around, large);
+  holder.append(hint, around, large);
 }
 
 function textElement(name, text) {

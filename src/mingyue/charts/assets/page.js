@@ -1,24 +1,24 @@
 "use strict";
-// Draws each chart when it comes into view, shows what coloured text has to say, switches languages.
+// Draws each chart when it comes into view, shows the lines of coloured text on hover, switches languages.
 
 const DRAW = {
-  vega: (place, spec) => vegaEmbed(place, spec, { actions: false, renderer: "svg" }).then(() => (place.style.minHeight = "")),
-  matrix: (place, chart) => drawMatrix(place, chart, bytesOf(chart.data)),
+  vega: (holder, spec) => vegaEmbed(holder, spec, { actions: false, renderer: "svg" }).then(() => (holder.style.minHeight = "")),
+  matrix: (holder, chart) => drawMatrix(holder, chart, bytesOf(chart.data)),
   "matrix-grid": drawGrid,
   film: drawFilm,
 };
 
-function draw(place) {
-  if (place.dataset.drawn || !place.offsetParent) return;
-  place.dataset.drawn = "yes";
-  const data = place.querySelector("script");
+function draw(holder) {
+  if (holder.dataset.drawn || !holder.offsetParent) return;
+  holder.dataset.drawn = "yes";
+  const data = holder.querySelector("script");
   const chart = JSON.parse(data.textContent);
   data.remove();
-  const kind = Object.keys(DRAW).find((name) => place.classList.contains(name));
-  DRAW[kind](place, chart);
+  const kind = Object.keys(DRAW).find((name) => holder.classList.contains(name));
+  DRAW[kind](holder, chart);
 }
 
-const places = document.querySelectorAll(Object.keys(DRAW).map((name) => `.${name}`).join(","));
+const holders = document.querySelectorAll(Object.keys(DRAW).map((name) => `.${name}`).join(","));
 const watcher = new IntersectionObserver((entries) => {
   for (const entry of entries) {
     if (!entry.isIntersecting) continue;
@@ -26,7 +26,7 @@ const watcher = new IntersectionObserver((entries) => {
     draw(entry.target);
   }
 }, { rootMargin: "400px" });
-addEventListener("beforeprint", () => places.forEach(draw));
+addEventListener("beforeprint", () => holders.forEach(draw));
 
 for (const kind of ["pointerover", "pointerdown"]) {
   document.addEventListener(kind, (event) => {
@@ -37,7 +37,7 @@ for (const kind of ["pointerover", "pointerdown"]) {
 }
 
 // Shows one language; a reader who is in the middle of the page stays at the same section.
-function speak(language) {
+function showLanguage(language) {
   const sections = (body) => Array.from(body.querySelectorAll("section"));
   const before = document.querySelector("main[data-language]:not([hidden])");
   const passed = before ? sections(before).findLastIndex((section) => section.getBoundingClientRect().top < 120) : -1;
@@ -51,15 +51,15 @@ function speak(language) {
 }
 
 const buttons = document.querySelectorAll(".languages button");
-buttons.forEach((button) => button.addEventListener("click", () => speak(button.dataset.to)));
+buttons.forEach((button) => button.addEventListener("click", () => showLanguage(button.dataset.to)));
 if (buttons.length) {
   const known = Array.from(buttons, (button) => button.dataset.to);
   const named = location.hash.slice(1, 3);  // of a link to a section: #zh-lens
-  speak(known.includes(named) ? named : known[0]);
+  showLanguage(known.includes(named) ? named : known[0]);
 }
 
 // What is in sight now is drawn at once; the rest when it comes near.
-for (const place of places) {
-  if (place.offsetParent && place.getBoundingClientRect().top < innerHeight) draw(place);
-  else watcher.observe(place);
+for (const holder of holders) {
+  if (holder.offsetParent && holder.getBoundingClientRect().top < innerHeight) draw(holder);
+  else watcher.observe(holder);
 }

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import line_chart
+from mingyue.charts import LineChart
 from mingyue.claims.attention.figures import interval, named, worst
 from mingyue.claims.attention.senses import (
     LAYERS,
@@ -194,7 +194,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         "bank": "编码器里的 bank：钱与河" if zh else "bank in an encoder: by money, by a river",
     }
     return [
-        line_chart(
+        LineChart(
             title,
             named(_drawn(measurement, word), "line", _LINES, language),
             x="layer",

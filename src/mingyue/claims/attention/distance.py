@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import line_chart
+from mingyue.charts import LineChart
 from mingyue.claims.attention.figures import interval, named
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import accuracy, fit, seeds, tiny
@@ -139,7 +139,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     limit = measurement.numbers["limit"].value
     note = Words("Lines: medians over seeds; bands: least to largest.", "线：各种子的中位数；带：最小到最大。")
     return [
-        line_chart(
+        LineChart(
             f"抄写前第 k 个 token：到 {REACHED:.0%} 的步数"
             if zh
             else f"Copying the token k back: steps to {REACHED:.0%}",

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.charts import line_chart
+from mingyue.charts import LineChart
 from mingyue.claims.attention.figures import interval, named
 from mingyue.claims.attention.recurrent import Recurrent, parameters_of, recurrent
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
@@ -171,7 +171,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     note = Words("Lines: medians over seeds; bands: least to largest.", "线：各种子的中位数；带：最小到最大。")
     start = [row for row in measurement.tables["gradient"] if row["when"] == "before"]
     return [
-        line_chart(
+        LineChart(
             "隔 D 个 token 找到键" if zh else "Finding a key D tokens back",
             named(measurement.tables["accuracy"], "net", _NETS, language),
             x="distance",
@@ -185,7 +185,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             rules=[(1 / _KEYS, "瞎猜" if zh else "chance")],
             note=note.of(language),
         ),
-        line_chart(
+        LineChart(
             "训练开始时损失对键的梯度" if zh else "Gradient at the key when training begins",
             named(start, "net", _NETS, language),
             x="distance",

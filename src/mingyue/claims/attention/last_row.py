@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import bar_chart, line_chart
+from mingyue.charts import BarChart, LineChart
 from mingyue.claims.attention.figures import interval, named, worst
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon, topics
@@ -146,7 +146,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         for row in named(measurement.tables["gradient"], "loss", _ARMS, language)
     ]
     return [
-        line_chart(
+        LineChart(
             "梯度到达输出的哪些行" if zh else "Which rows of the output the gradient reaches",
             gradient,
             x="row",
@@ -159,7 +159,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             log_y=True,
             note="梯度为 0 的行画在 1e-6 处。" if zh else "Rows with gradient 0 are drawn at 1e-6.",
         ),
-        bar_chart(
+        BarChart(
             "同样步数后的留出损失（最后一行）" if zh else "Held-out loss of the last row after equal steps",
             named(measurement.tables["trained"], "arm", _ARMS, language),
             x="arm",

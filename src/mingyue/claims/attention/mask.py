@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mingyue.charts import matrix_chart
+from mingyue.charts import MatrixChart
 from mingyue.claims.attention.figures import matrix_rows, worst
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds, tiny
@@ -122,7 +122,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         "weights": "权重（weight）：掩码与 softmax 之后" if zh else "Weights: after mask and softmax",
     }
     return [
-        matrix_chart(
+        MatrixChart(
             title,
             np.array([row["values"] for row in measurement.tables[name]]),
             row_labels=list(_CHARACTERS),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mingyue.charts import line_chart
+from mingyue.charts import LineChart
 from mingyue.claims.attention.figures import interval, named, worst
 from mingyue.claims.attention.recurrent import parameters_of, recurrent
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
@@ -158,7 +158,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     """Chains and times against the length."""
     zh = language == "zh"
     return [
-        line_chart(
+        LineChart(
             "必须依次进行的运算" if zh else "Operations that must wait for one another",
             named(measurement.tables["chains"], "net", _NETS, language),
             x="tokens",
@@ -169,7 +169,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             log_x=True,
             log_y=True,
         ),
-        line_chart(
+        LineChart(
             "一段文字的一次训练（前向与反向）" if zh else "One training pass over one text (forward and backward)",
             named(measurement.tables["times"], "net", _NETS, language),
             x="tokens",

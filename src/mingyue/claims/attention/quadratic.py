@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mingyue.charts import line_chart
+from mingyue.charts import LineChart
 from mingyue.claims.attention.figures import interval, named
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Table, Trial
 from mingyue.claims.timing import alternating
@@ -215,7 +215,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
     rows = [*measurement.tables["bytes"], *(r for r in measurement.tables["predicted"] if r["tokens"] > _LONG[0])]
     return [
-        line_chart(
+        LineChart(
             "一个头的前向与反向" if zh else "Forward and backward of one head",
             named(times, "path", _PATHS, language),
             x="tokens",
@@ -229,7 +229,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             log_y=True,
             note=_where_timed(times).of(language),
         ),
-        line_chart(
+        LineChart(
             "为反向传播保留的字节" if zh else "Bytes kept for the backward pass",
             [{**row, "mebibytes": row["bytes"] / 2**20} for row in named(rows, "path", _PATHS, language)],
             x="tokens",

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import bar_chart, matrix_chart
+from mingyue.charts import BarChart, MatrixChart
 from mingyue.claims.attention.figures import interval, matrix_rows
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import THINGS, Lexicon, Reference, references
@@ -166,7 +166,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     labels = [row["word"] for row in measurement.tables["example"]]
     cuts: list[dict[str, Any]] = [{**row, "cut": _CUTS[row["cut"]].of(language)} for row in measurement.tables["cuts"]]
     return [
-        matrix_chart(
+        MatrixChart(
             "选出的头在一个新句子上的权重" if zh else "Weights of the chosen head on a new sentence",
             np.array([row["values"] for row in measurement.tables["weights"]]),
             row_labels=labels,
@@ -177,7 +177,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             high=1.0,
             language=language,
         ),
-        bar_chart(
+        BarChart(
             "剪掉“它”的一条边之后" if zh else "With an edge from 它 cut",
             cuts,
             x="cut",

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mingyue.charts import line_chart, matrix_chart
+from mingyue.charts import LineChart, MatrixChart
 from mingyue.claims.attention.figures import interval, matrix_rows, worst
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds
@@ -125,7 +125,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     names = [str(number) for number in range(len(values_TS))]
     zh = language == "zh"
     return [
-        matrix_chart(
+        MatrixChart(
             "八个随机向量的注意力权重：每行之和为 1" if zh else "Weights of eight random tokens: each row sums to 1",
             values_TS,
             row_labels=names,
@@ -134,7 +134,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             column_title="键" if zh else "key",
             low=0.0,
         ),
-        line_chart(
+        LineChart(
             "键互相正交：注意力成为查字典" if zh else "Orthonormal keys: attention becomes a look-up",
             # An error of exactly 0 has no place on a logarithmic axis.
             [{**row, **{end: max(row[end], 1e-9) for end in ("value", "low", "high")}}

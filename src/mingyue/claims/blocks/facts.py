@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import Chart, bar_chart, line_chart
+from mingyue.charts import BarChart, Chart, LineChart
 from mingyue.claims.blocks.parts import Nothing
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import accuracy, fit, seeds, tiny
@@ -132,7 +132,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         for table in ("recalled", "losses")
     )
     return [
-        bar_chart(
+        BarChart(
             Words("Facts recalled, by feed-forward width", "记住的事实，按前馈层宽度").of(language),
             bars,
             x="arm",
@@ -146,7 +146,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
                 "只有注意力：把头加宽，使可训练参数与 4d 时一样多。",
             ).of(language),
         ),
-        line_chart(
+        LineChart(
             Words("Learning the facts", "学习这些事实").of(language),
             lines,
             x="step",

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.charts import Chart, line_chart
+from mingyue.charts import Chart, LineChart
 from mingyue.claims.blocks.parts import Nothing
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import fit, seeds
@@ -169,7 +169,7 @@ _NAMES = {
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     rows = [{**row, "arm": _NAMES[row["arm"]].of(language)} for row in measurement.tables["errors"]]
     return [
-        line_chart(
+        LineChart(
             Words("Error while learning what is not linear", "学习非线性目标时的误差").of(language),
             rows,
             x="step",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mingyue.charts import Chart, bar_chart, line_chart
+from mingyue.charts import BarChart, Chart, LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds, tiny
 from mingyue.models import EncoderDecoder
@@ -71,7 +71,7 @@ def _read(model: EncoderDecoder, source_BS: Tensor, ids_BT: Tensor) -> dict[str,
 def _write(model: EncoderDecoder, source_BS: Tensor, ids_BT: Tensor) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Token after token, with the memory of the first step and with one made again at each; and the work of both."""
     with FlopCounterMode(display=False) as counter:
-        once = model.remember(model.encode(source_BS))
+        once = model.project_kv(model.encode(source_BS))
     making = counter.get_total_flops() // 2
     held, again_held = model.new_cache(len(ids_BT)), model.new_cache(len(ids_BT))
     keys_apart, logits_apart = list[float](), list[float]()
@@ -84,7 +84,7 @@ def _write(model: EncoderDecoder, source_BS: Tensor, ids_BT: Tensor) -> tuple[di
             logits = model.output(model.hidden(next_B1, once, cache=held.step()))
         total["once"] += counter.get_total_flops() // 2
         with FlopCounterMode(display=False) as counter:
-            again = model.remember(model.encode(source_BS))
+            again = model.project_kv(model.encode(source_BS))
             logits_again = model.output(model.hidden(next_B1, again, cache=again_held.step()))
         total["again"] += counter.get_total_flops() // 2
         pairs = zip([*again.keys, *again.values], [*once.keys, *once.values], strict=True)
@@ -189,7 +189,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
     sources = [{**row, "from": _NAMES[row["from"]].of(language)} for row in measurement.tables["queries"]]
     return [
-        line_chart(
+        LineChart(
             Words("Arithmetic of writing a translation", "写出译文的运算量").of(language),
             work,
             x="token",
@@ -198,7 +198,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             x_title=Words("tokens written", "已写的 token 数").of(language),
             y_title=Words("million multiply-adds, in all", "累计乘加次数（百万）").of(language),
         ),
-        bar_chart(
+        BarChart(
             Words("Where the queries of cross-attention come from", "交叉注意力的 Q 从哪里来").of(language),
             sources,
             x="from",

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.charts import Chart, line_chart
+from mingyue.charts import Chart, LineChart
 from mingyue.claims import grammar
 from mingyue.claims.blocks.parts import without_residual
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
@@ -232,7 +232,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
 
     def over_depth(what: str, title: Words, y_title: Words, log_y: bool) -> Chart:
         chosen = [row for row in rows if row["what"] == what]
-        return line_chart(
+        return LineChart(
             title.of(language), chosen, x="layers", y="value", series="arm", low="low", high="high", x_title=layers,
             y_title=y_title.of(language), log_x=True, log_y=log_y,
         )  # fmt: skip
@@ -256,7 +256,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     if lines := measurement.tables["training"]:
         trained = [{**row, "arm": _LOSSES[row["arm"]].of(language)} for row in lines]
         charts.append(
-            line_chart(
+            LineChart(
                 Words("Training a deep stack", "训练一个深的模型").of(language),
                 trained,
                 x="step",

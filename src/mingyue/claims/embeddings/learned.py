@@ -127,7 +127,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.charts import line_chart
+    from mingyue.charts import LineChart
 
     length = int(measurement.numbers["length"].value)
     names = {
@@ -137,7 +137,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     }
     guessing = measurement.numbers["guessing"].value
     return [
-        line_chart(
+        LineChart(
             Words("A learned table beyond what training reached", "可学习的位置表，超出训练到过的位置").of(language),
             [{**row, "arm": names[row["arm"]].of(language)} for row in measurement.tables["curves"]],
             x="position",

@@ -140,7 +140,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.charts import bar_chart, line_chart
+    from mingyue.charts import BarChart, LineChart
 
     numbers = measurement.numbers
     length = int(numbers["length"].value)
@@ -154,7 +154,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         "Means of the seeds (more of rotary), 95 % intervals.", "各种子的均值（旋转的种子更多），95% 区间。"
     ).of(language)
     return [
-        line_chart(
+        LineChart(
             Words(f"Trained at {length}, read to {TIMES * length}", f"以长度 {length} 训练，读到 {TIMES * length}").of(
                 language
             ),
@@ -169,7 +169,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             rules=[(numbers["guessing"].value, Words("guessing blindly", "瞎猜").of(language))],
             note=note,
         ),
-        bar_chart(
+        BarChart(
             Words(
                 "Rise of the loss from trained positions to the last quarter", "从训练过的位置到最后四分之一，损失上升"
             ).of(language),

@@ -101,7 +101,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.charts import bar_chart
+    from mingyue.charts import BarChart
 
     names = {
         "untied": Words("table of its own", "独立的表"),
@@ -113,7 +113,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         for row in measurement.tables["gradients"]
     ]
     return [
-        bar_chart(
+        BarChart(
             Words("Gradient of each row of the embedding table in one step", "一步训练中嵌入表各行的梯度").of(language),
             rows,
             x="row",

@@ -122,7 +122,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.charts import line_chart
+    from mingyue.charts import LineChart
 
     names = {
         "none": Words("none", "无"),
@@ -149,7 +149,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             if row["group"] == group
         ]
         charts.append(
-            line_chart(
+            LineChart(
                 title.of(language),
                 rows,
                 x="block",

@@ -65,7 +65,7 @@ def _turned(d_head: int, span: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(derive_seed(seed, "rotary"))
     pair_2D = torch.randn(2, d_head, generator=generator)
     rotation = RotaryPositions(span, d_head).rotation(torch.arange(span)[None])
-    turned_12TD = rotation.turn(pair_2D[None, :, None].expand(1, 2, span, d_head))
+    turned_12TD = rotation.rotate(pair_2D[None, :, None].expand(1, 2, span, d_head))
     return turned_12TD[0, 0], turned_12TD[0, 1], pair_2D
 
 
@@ -167,7 +167,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.charts import bar_chart, matrix_chart
+    from mingyue.charts import BarChart, MatrixChart
 
     names = {
         "none": Words("none", "无"),
@@ -178,7 +178,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     picture = measurement.tables["scores"]
     places = [str(row["query"]) for row in picture]
     return [
-        matrix_chart(
+        MatrixChart(
             Words("One query and one key at all pairs of places", "同一个查询与同一个键，放在各个位置").of(language),
             np.array([row["values"] for row in picture]),
             row_labels=places,
@@ -193,7 +193,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
                 "q·k ÷ 长度。每条对角线（同一距离）只有一种颜色。",
             ).of(language),
         ),
-        bar_chart(
+        BarChart(
             Words(
                 f"Change of the logits when a text stands {_SHIFT} positions further on",
                 f"整段文本后移 {_SHIFT} 个位置，logits 变化多少",

@@ -120,12 +120,12 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.charts import line_chart, matrix_chart
+    from mingyue.charts import LineChart, MatrixChart
 
     picture = measurement.tables["picture"]
     widths = Words("width {}", "宽度 {}").of(language)
     return [
-        matrix_chart(
+        MatrixChart(
             Words(f"Sinusoidal positions, width {_PICTURE_WIDTH}", f"正余弦位置编码，宽度 {_PICTURE_WIDTH}").of(
                 language
             ),
@@ -142,7 +142,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
                 "左边的指针快，右边的慢；第 2i 与 2i + 1 列是同一根指针。",
             ).of(language),
         ),
-        line_chart(
+        LineChart(
             Words("How near two positions come", "两个位置最近能有多近").of(language),
             [{**row, "width": widths.format(row["width"])} for row in measurement.tables["nearest"]],
             x="shift",

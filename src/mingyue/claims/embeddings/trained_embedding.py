@@ -185,7 +185,7 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.charts import bar_chart
+    from mingyue.charts import BarChart
 
     names = {
         "end_to_end": Words("end to end", "端到端"),
@@ -199,7 +199,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     }
     interval = Words("Means of the seeds, 95 % intervals.", "各种子的均值，95% 区间。").of(language)
     return [
-        bar_chart(
+        BarChart(
             Words("Held-out loss above the entropy of the language", "留出损失高出语言熵的部分").of(language),
             [{**row, "arm": names[row["arm"]].of(language)} for row in measurement.tables["losses"]],
             x="arm",
@@ -210,7 +210,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y_title=Words("nats a word", "nat/词").of(language),
             note=interval,
         ),
-        bar_chart(
+        BarChart(
             Words("Near neighbours of the same kind", "近邻属于同一类的比例").of(language),
             [
                 {**row, "source": names[row["source"]].of(language), "kind": names[row["kind"]].of(language)}

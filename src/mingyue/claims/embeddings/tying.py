@@ -139,12 +139,12 @@ def _judge(numbers: Numbers) -> Finding:
 
 
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    from mingyue.charts import bar_chart, line_chart
+    from mingyue.charts import BarChart, LineChart
 
     names = {"tied": Words("one matrix", "一个矩阵"), "untied": Words("two matrices", "两个矩阵")}
     numbers = measurement.numbers
     return [
-        line_chart(
+        LineChart(
             Words("Held-out loss with one matrix and with two", "一个矩阵与两个矩阵的留出损失").of(language),
             [{**row, "arm": names[row["arm"]].of(language)} for row in measurement.tables["losses"]],
             x="step",
@@ -156,7 +156,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y_title=Words("nats a token", "nat/token").of(language),
             note=Words("Means of the seeds; band: 95 % interval.", "各种子的均值；色带为 95% 区间。").of(language),
         ),
-        bar_chart(
+        BarChart(
             Words("Parameters", "参数量").of(language),
             [
                 {"arm": names[arm].of(language), "parameters": numbers[f"parameters_{arm}"].value}

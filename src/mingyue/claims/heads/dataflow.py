@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mingyue.charts import Chart, TextMark, word_grid
+from mingyue.charts import Chart, TextMark, WordGrid
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.nn import CAUSAL, MultiHeadAttention, Rotation, Taps
 from mingyue.runtime import derive_seed
@@ -186,7 +186,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     ]
     columns = Words("shape", "形状"), Words("written out", "写出分数"), Words("fused kernel", "融合内核")
     return [
-        word_grid(
+        WordGrid(
             Words("Eight steps of multi-head attention", "多头注意力的八步").of(language),
             cells,
             row_labels=[f"{number}. {name.of(language)}" for number, (_, name) in enumerate(_STEPS, start=1)],

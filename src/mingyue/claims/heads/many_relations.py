@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.charts import Chart, bar_chart, matrix_grid
+from mingyue.charts import BarChart, Chart, MatrixGrid
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import accuracy, fit, seeds
 from mingyue.nn import EVERYONE, MultiHeadAttention, RotaryPositions, Taps
@@ -145,7 +145,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     seen = [[row["weight"] for row in rows if (row["heads"], row["head"]) == head] for head in ((1, 0), (2, 0), (2, 1))]
     columns = [str(_N_TOKENS - 1 - place) for place in range(_N_TOKENS)]
     return [
-        bar_chart(
+        BarChart(
             Words("Values right", "答对的比例").of(language),
             bars,
             x="heads",
@@ -158,7 +158,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
                 (measurement.numbers["mixture"].value, Words("one known, one guessed", "知其一，猜其一").of(language))
             ],
         ),
-        matrix_grid(
+        MatrixGrid(
             Words("Where the question looks, mean weight", "提问处看向哪里（平均权重）").of(language),
             np.array(seen).reshape(1, 3, 1, _N_TOKENS),
             row_titles=[""],

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import Chart, line_chart
+from mingyue.charts import Chart, LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.timing import alternating, times_as_long
 from mingyue.nn import CAUSAL, MultiHeadAttention, Rotation, Taps
@@ -112,7 +112,7 @@ _NAMES = {
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     rows = [{**row, "way": _NAMES[row["way"]].of(language)} for row in measurement.tables["times"]]
     return [
-        line_chart(
+        LineChart(
             Words("Time beside one matrix for all heads", "与一个合并矩阵相比的用时").of(language),
             rows,
             x="tokens",

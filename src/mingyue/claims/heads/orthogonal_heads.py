@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mingyue.charts import Chart, bar_chart, line_chart
+from mingyue.charts import BarChart, Chart, LineChart
 from mingyue.claims import grammar
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
@@ -158,7 +158,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         for table, rows in measurement.tables.items()
     }
     return [
-        bar_chart(
+        BarChart(
             Words("Overlap of the subspaces of two heads", "两个头的子空间重叠程度").of(language),
             named["overlaps"],
             x="what",
@@ -170,7 +170,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
                 (measurement.numbers["expected"].value, Words("chance, 1 / heads", "随机期望，1 / 头数").of(language)),
             ],
         ),
-        line_chart(
+        LineChart(
             Words("Principal angles between two heads, from the smallest", "两个头之间的主夹角，从小到大").of(language),
             named["angles"],
             x="angle",

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mingyue.charts import Chart, matrix_grid
+from mingyue.charts import Chart, MatrixGrid
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds
 from mingyue.nn import CAUSAL, MultiHeadAttention, Rotation, Taps
@@ -155,7 +155,7 @@ def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     by_arm = [[row["change"] for row in rows if row["arm"] == arm] for arm in _ARMS]
     parts = [str(part) for part in range(n_parts)]
     return [
-        matrix_grid(
+        MatrixGrid(
             Words("Which slice reaches which head", "哪一段影响哪个头").of(language),
             np.array(by_arm).reshape(1, len(_ARMS), n_parts, n_parts),
             row_titles=[""],

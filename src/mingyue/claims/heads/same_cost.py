@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mingyue.charts import Chart, line_chart
+from mingyue.charts import Chart, LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.timing import alternating, times_as_long
 from mingyue.config import ModelConfig
@@ -57,7 +57,7 @@ def _measure(trial: Trial) -> Measurement:
     for count, part in parts.items():
         work, weights_BHTS = _multiply_adds(part, x_BTM)
         parameters.append(sum(weight.numel() for weight in part.parameters()))
-        by_formula.append(sizes(_config(d_model, count, n_tokens)).attention)
+        by_formula.append(sizes(_config(d_model, count, n_tokens)).parts()["attention"])
         multiply_adds.append(work)
         cells.append(weights_BHTS.numel())
 
@@ -140,7 +140,7 @@ _NAMES = {
 def _draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     rows = [{**row, "what": _NAMES[row["what"]].of(language)} for row in measurement.tables["ratios"]]
     return [
-        line_chart(
+        LineChart(
             Words(
                 "The cost of many heads, beside one head of the same width in all", "多头的开销：与总宽度相同的单头相比"
             ).of(language),

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import line_chart
+from mingyue.charts import LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import fit, seeds, tiny
 from mingyue.models import DecoderOnly
@@ -157,7 +157,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     zh = language == "zh"
     rows = [{**row, "arm": _ARMS[row["arm"]].of(language)} for row in measurement.tables["totals"]]
     return [
-        line_chart(
+        LineChart(
             "所有文本的概率之和" if zh else "The sum of the probabilities of all texts",
             rows,
             x="length",

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import bar_chart, scatter_chart
+from mingyue.charts import BarChart, ScatterChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds, tiny
 from mingyue.training.cross_entropy import linear_cross_entropy
@@ -126,7 +126,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     bars = [{"way": _WAYS[row["way"]].of(language), "value": max(row["value"], 1e-12)}
             for row in measurement.tables["apart"]]  # fmt: skip
     return [
-        scatter_chart(
+        ScatterChart(
             "logit 处的梯度就是 ŷ − y" if zh else "The gradient at the logits is ŷ − y",
             points,
             x="residual",
@@ -135,7 +135,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             x_title="ŷ − y",
             y_title="∂(−log P)/∂logit",
         ),
-        bar_chart(
+        BarChart(
             "最大相对差" if zh else "Largest relative differences",
             bars,
             x="way",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mingyue.charts import bar_chart, line_chart
+from mingyue.charts import BarChart, LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon, generator
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
@@ -136,7 +136,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     rows = [{**row, "series": names["told"]} for row in measurement.tables["told"]]
     rows += [{"share": s, "value": s, "low": s, "high": s, "series": names["ideal"]} for s in (0.1, 0.9)]
     return [
-        line_chart(
+        LineChart(
             "假话说得越多，模型越信" if zh else "The more often it is said, the more likely the model finds it",
             rows,
             x="share",
@@ -148,7 +148,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             y_title="概率" if zh else "probability",
             note="色带为各随机种子的 95 % 区间。" if zh else "Band: 95 % interval over seeds.",
         ),
-        bar_chart(
+        BarChart(
             f"“{_STRANGER}住在……”：训练文本里没有这个人"
             if zh
             else f"“{_STRANGER} lives in …”: nobody wrote about this one",

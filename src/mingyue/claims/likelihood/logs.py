@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mingyue.charts import line_chart
+from mingyue.charts import LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds, tiny
 from mingyue.runtime import derive_seed
@@ -122,7 +122,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     """Characters until the product is 0, against how good the model is."""
     zh = language == "zh"
     return [
-        line_chart(
+        LineChart(
             "fp32 连乘多少个字之后变成 0" if zh else "Characters after which the fp32 product is 0",
             measurement.tables["until_zero"],
             x="nats",

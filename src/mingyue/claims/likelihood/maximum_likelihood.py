@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import line_chart
+from mingyue.charts import LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
 from mingyue.models import DecoderOnly
@@ -162,7 +162,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     zh = language == "zh"
     rows = [{**row, "gap": _GAPS[row["gap"]].of(language)} for row in measurement.tables["gaps"]]
     return [
-        line_chart(
+        LineChart(
             "模型、计数与真实分布之间的距离" if zh else "How far model, counts and truth are apart",
             rows,
             x="N",

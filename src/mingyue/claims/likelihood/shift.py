@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import bar_chart, line_chart
+from mingyue.charts import BarChart, LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.grammar import Lexicon, topics
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
@@ -148,7 +148,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     curves = [{**row, "arm": _ARMS[row["arm"]].of(language)} for row in measurement.tables["curves"]]
     bars = [{**row, "arm": _ARMS[row["arm"]].of(language)} for row in measurement.tables["written"]]
     return [
-        line_chart(
+        LineChart(
             "训练损失：照抄的损失趋于 0" if zh else "Loss in training: that of copying goes to 0",
             curves,
             x="step",
@@ -161,7 +161,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
             log_y=True,
             note="色带为各随机种子的 95 % 区间。" if zh else "Bands: 95 % intervals over seeds.",
         ),
-        bar_chart(
+        BarChart(
             "写出的文字中，可能出现的相邻词对" if zh else "Pairs of words in what is written that the language has",
             bars,
             x="arm",

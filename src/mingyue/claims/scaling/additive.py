@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.charts import bar_chart
+from mingyue.charts import BarChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import fit, seeds
 from mingyue.nn import EVERYONE, explicit_attention
@@ -196,7 +196,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
     rows = [{**row, "arm": _ARMS[row["arm"]].of(language)} for row in measurement.tables["steps"]]
     most = measurement.numbers["steps"].value
     return [
-        bar_chart(
+        BarChart(
             f"达到 {ACCURACY:.0%} 正确率的步数" if zh else f"Steps to an accuracy of {ACCURACY:.0%}",
             rows,
             x="d_k",

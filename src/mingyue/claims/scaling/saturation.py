@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mingyue.charts import line_chart
+from mingyue.charts import LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds
 from mingyue.words import Language, Words
@@ -133,12 +133,12 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         for row in rows for kind, word in kinds.items()
     ]  # fmt: skip
     return [
-        line_chart(
+        LineChart(
             "softmax 的雅可比矩阵：中位数" if zh else "The Jacobian of softmax: median over rows",
             rows, x="d_k", y="jacobian", series="arm", low="jacobian_low", high="jacobian_high",
             x_title="d_k", y_title="‖J‖", log_x=True, log_y=True, note=note,
         ),
-        line_chart(
+        LineChart(
             "到达查询的梯度：多数行没有，少数行承担全部" if zh
             else "The gradient that reaches the query: most rows get none, a few carry all",
             gradients, x="d_k", y="value", series="series", low="low", high="high",

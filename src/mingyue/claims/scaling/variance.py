@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mingyue.charts import line_chart
+from mingyue.charts import LineChart
 from mingyue.claims.claim import Claim, Finding, Measurement, Number, Numbers, Trial
 from mingyue.claims.training import seeds
 from mingyue.nn import EVERYONE, Taps, explicit_attention
@@ -121,7 +121,7 @@ def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
         for row in measurement.tables["variance"]
     ]  # fmt: skip
     return [
-        line_chart(
+        LineChart(
             "点积的方差随 d_k 增长；除以 √d_k 后不再增长" if zh else "The variance of dot products against d_k",
             rows,
             x="d_k",

@@ -1,0 +1,59 @@
+"""HTML from the templates of this package. What a template inserts is escaped; `tojson` is safe inside a script."""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+
+def render(template: str, **values: object) -> str:
+    """The HTML of a template with these values."""
+    return environment().get_template(template).render(**values)
+
+
+def verbatim(text: str) -> Markup:
+    """HTML, CSS or JavaScript that a template inserts as it is: what `render` made, or files of this package."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def inline_code(text: str) -> Markup:
+    """Text as HTML; what stands in backticks is set as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def visible(text: str) -> str:
+    """Text with signs for line ends and tabs, and for spaces where there is nothing else."""
+    text = text.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥")
+    return text.replace(" ", "␣") if text.strip(" ") == "" else text
+
+
+def asset(name: str) -> str:
+    """A style sheet or script of this package."""
+    return (resources.files("mingyue.charts") / "assets" / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def environment() -> Environment:
+    """The templates. Imported here, since most uses of this package render no HTML."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("mingyue.charts", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"inline_code": inline_code, "visible": visible}
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    return made

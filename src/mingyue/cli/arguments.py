@@ -1,0 +1,16 @@
+"""Arguments that several verbs have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+ModelFolder = Annotated[str, Parameter(help="Run folder or model folder.")]
+Device = Annotated[str | None, Parameter(help="cpu, cuda or mps [default: best available].")]
+Threads = Annotated[int | None, Parameter(help="Number of CPU threads [default: all available cores].")]
+Encoding = Annotated[
+    str | None, Parameter(help="Encoding of the text [default: UTF-8; detected where a file is not UTF-8].")
+]
+JsonLines = Annotated[bool, Parameter(help="Print one line of JSON for each text.", negative=())]
+JsonTable = Annotated[bool, Parameter(help="Print JSON instead of tables.", negative=())]

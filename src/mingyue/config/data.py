@@ -1,0 +1,107 @@
+"""Settings of the training data, text or pairs, and of its tokenizer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from mingyue.config.base import Settings
+from mingyue.config.model import Positive
+from mingyue.config.setting import DATA, NEXT_EVALUATION, TOKEN_IDS, allowed, setting
+
+
+def _as_files(given: object) -> object:
+    """A single name as a list of one."""
+    return (given,) if isinstance(given, str) else given
+
+
+Files = Annotated[tuple[str, ...], BeforeValidator(_as_files)]
+
+
+class DataSettings(Settings):
+    """Training text and how it is split."""
+
+    sources: tuple[str, ...] = setting((), kinds="text", resume=DATA, common=True)
+    """Files, folders, globs, `-` for standard input, a known corpus by name, or hf://owner/name."""
+    separator: str = setting("file", kinds="text", resume=DATA)
+    """Document boundary: file (each file is one document), blank-line, line, or any other text."""
+    field: str | None = setting(None, kinds="text", resume=DATA, auto="text")
+    """Key of the text in JSON lines; column in CSV, TSV and Parquet."""
+    encoding: str | None = setting(None, resume=DATA, auto="UTF-8; if it is not, detected and reported")
+    """Encoding of the files."""
+    skip_bad: bool = setting(False, resume=DATA)
+    """Skip records that cannot be read, count and report them, instead of stopping at the first."""
+    held_out: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(0.1, resume=DATA)
+    """Share of the data, taken from its end, that is never trained on."""
+    attend_across_documents: bool = setting(True, kinds="text", resume=DATA)
+    """Attention to earlier documents packed into the same window."""
+
+
+class PairSettings(Settings):
+    """Training pairs, validation pairs, and how translations are judged during training."""
+
+    source: Files = setting((), kinds="pairs", resume=DATA, common=True)
+    """Files of source texts, one text a line, plain or .gz; with --target, trains an encoder-decoder model."""
+    target: Files = setting((), kinds="pairs", resume=DATA, common=True)
+    """Files of target texts: line n belongs to line n of the source file."""
+    pairs: Files = setting((), kinds="pairs", resume=DATA)
+    """TSV, CSV or JSON-lines files whose records hold both sides, instead of source and target."""
+    valid_source: Files = setting((), kinds="pairs", resume=DATA, auto="the last held_out share of the pairs")
+    """Source texts of the validation pairs, which are never trained on."""
+    valid_target: Files = setting((), kinds="pairs", resume=DATA)
+    """Target texts of the validation pairs."""
+    valid_pairs: Files = setting((), kinds="pairs", resume=DATA)
+    """Validation pairs in records that hold both sides, instead of valid_source and valid_target."""
+    source_field: str = setting("source", kinds="pairs", resume=DATA)
+    """Key or column of the source text in records; a column number from 1 where columns have no names."""
+    target_field: str = setting("target", kinds="pairs", resume=DATA)
+    """Key or column of the target text in records; a column number from 1 where columns have no names."""
+    shared_vocabulary: bool = setting(True, kinds="pairs", resume=TOKEN_IDS)
+    """One tokenizer and one embedding table for both sides (the paper, sections 3.4 and 5.1), or one for each."""
+    keep_duplicates: bool = setting(False, kinds="pairs", resume=DATA)
+    """Keep pairs that repeat an earlier pair word for word on both sides."""
+    bleu_lines: Annotated[int, Field(ge=0)] | None = setting(
+        None, kinds="pairs", resume=NEXT_EVALUATION, auto="at most 100"
+    )
+    """Number of validation pairs translated (greedily) for BLEU at each evaluation; 0 = none."""
+    select: Literal["loss", "bleu"] = setting(
+        "loss", kinds="pairs", resume=allowed("selects the best step from the next evaluation")
+    )
+    """Measure on the validation pairs that selects the best step: loss or bleu."""
+
+    @property
+    def given(self) -> bool:
+        """Whether the run trains on pairs."""
+        return bool(self.source or self.target or self.pairs)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for one, other in (("source", "target"), ("valid_source", "valid_target")):
+            has, wants = getattr(self, one), getattr(self, other)
+            if len(has) != len(wants):
+                raise ValueError(f"{one} names {len(has)} and {other} {len(wants)} files: each needs its counterpart")
+        if self.pairs and self.source:
+            raise ValueError("source and target are given, and pairs too: leave one out")
+        if self.valid_pairs and self.valid_source:
+            raise ValueError("valid_source and valid_target are given, and valid_pairs too: leave one out")
+        if (self.valid_source or self.valid_pairs) and not self.given:
+            raise ValueError("there are validation pairs but none to train on: give source and target, or pairs")
+        if self.pairs and self.source_field == self.target_field:
+            raise ValueError(f"source_field and target_field are both {self.source_field!r}: a pair has two sides")
+        if self.select == "bleu" and self.bleu_lines == 0:
+            raise ValueError("select bleu needs bleu_lines above 0")
+        return self
+
+
+class TokenizerSettings(Settings):
+    """Tokenizer and vocabulary."""
+
+    tokenizer: str | None = setting(None, resume=TOKEN_IDS, auto="char for text, bpe for pairs")
+    """char, bpe, byte, or the path of a tokenizer.json."""
+    tokenizer_size: Annotated[int, Field(ge=259)] = setting(8192, resume=TOKEN_IDS, auto="8192; 4096 for pairs")
+    """Vocabulary size of a bpe tokenizer, in tokens, 256 bytes and 3 special tokens included."""
+    min_count: Positive | None = setting(
+        None, resume=TOKEN_IDS, auto="1; above 2048 characters the rarest 0.5 % of the text at most use it"
+    )
+    """char: characters with fewer occurrences use the byte fallback."""

@@ -1,0 +1,74 @@
+"""All that is known about a training setting besides its type and help, declared with its default in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+Kind = Literal["text", "pairs", "both"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ResumeRule:
+    """What `mingyue resume` does with a changed setting."""
+
+    allowed: bool
+    """Whether the change takes effect; otherwise the resume is refused."""
+    why: str
+    """Shown to the user: what the change does, or why it is refused."""
+
+
+def allowed(effect: str) -> ResumeRule:
+    """The rule of a setting that may change on resume; `effect` says what the change does."""
+    return ResumeRule(True, effect)
+
+
+def refused(reason: str) -> ResumeRule:
+    """The rule of a setting that must not change on resume."""
+    return ResumeRule(False, reason)
+
+
+DATA = refused("data/ already holds the prepared text")
+TOKEN_IDS = refused("it decides the token ids of the whole run")
+WEIGHTS = refused("the shape or meaning of the saved weights depends on it")
+NEXT_STEP = allowed("takes effect from the next step")
+NEW_PLAN = allowed("the plan is recomputed")
+ROUNDING = allowed("sums are rounded differently from here on: not bit-identical to an uninterrupted run")
+NEXT_EVALUATION = allowed("takes effect from the next evaluation")
+OUTPUT = allowed("does not affect the weights")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What `setting` declares; `setting_of` finds it in the metadata of a field."""
+
+    resume: ResumeRule
+    kinds: Kind = "both"
+    """Which runs have a use for it: training on text, on pairs, or both."""
+    auto: str = ""
+    """Default in words, where the value of the default (None, or empty) does not say it."""
+    common: bool = False
+    """Whether `mingyue train --help` lists it first."""
+
+
+def setting(
+    default: T, *, resume: ResumeRule, kinds: Kind = "both", auto: str = "", common: bool = False
+) -> T:  # typed as the default, as `pydantic.Field` is, so that the default is checked against the annotation
+    """The field of a training setting; its docstring is the help. For the arguments see `Setting`."""
+    return cast("T", declare(default, Setting(resume, kinds, auto, common)))
+
+
+def declare(default: object, details: Setting, *, help: str | None = None) -> FieldInfo:
+    """A pydantic field that carries `details`."""
+    info: FieldInfo = cast("Any", Field(default, description=help))
+    info.metadata.append(details)
+    return info
+
+
+def setting_of(info: FieldInfo) -> Setting | None:
+    """What was declared with `setting`; None for any other field."""
+    return next((one for one in info.metadata if isinstance(one, Setting)), None)

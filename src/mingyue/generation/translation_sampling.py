@@ -1,0 +1,88 @@
+"""Translations sampled from the model's distribution, each with its own random stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from mingyue.config import GenerateSettings
+from mingyue.generation.hypotheses import Hypothesis, SourceBatch, length_penalties
+from mingyue.generation.sampling import choose_tokens
+
+if TYPE_CHECKING:
+    from mingyue.config import TranslateSettings
+    from mingyue.models import EncoderDecoder
+
+
+@dataclass
+class _Sample:
+    """One sampled translation of one line while it is generated."""
+
+    line: int
+    number: int
+    limit: int
+    ids: list[int] = field(default_factory=list)
+    log_prob: float = 0.0
+    done: bool = False
+
+
+def sample_translations(
+    model: EncoderDecoder, batch: SourceBatch, settings: TranslateSettings, lines: Sequence[int]
+) -> list[list[Hypothesis]]:
+    """`n_best` samples for each row of the batch, in the order of their numbers.
+
+    Token t of sample n of line l is picked by a number that is a pure function of (seed, l, n, t); `lines` holds the
+    line number of each row. Raises `GenerationError` when the model's output is NaN.
+    """
+    choice = GenerateSettings(
+        temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p, seed=settings.seed
+    )
+    n_samples, device = settings.n_best, batch.source_BS.device
+    samples = [
+        [_Sample(line, number, limit) for number in range(n_samples)]
+        for line, limit in zip(lines, batch.limits, strict=True)
+    ]
+    memory = batch.encode(model)
+    cache = model.new_cache(len(samples) * n_samples, capacity=max(batch.limits))
+    active = samples
+    tokens = [batch.bos_id] * (len(samples) * n_samples)
+    while active:
+        rows = [one for text in active for one in text]
+        ids_R1 = torch.tensor(tokens, device=device)[:, None]
+        logits_RV = model.output(model.hidden(ids_R1, memory, cache=cache.step())[:, 0]).float()
+        logprobs_RV = logits_RV.log_softmax(dim=-1)
+        tokens_R = choose_tokens(
+            logits_RV.index_fill(1, batch.never, -math.inf),
+            choice,
+            ((one.line, one.number, len(one.ids)) for one in rows),
+        )
+        tokens, logprobs = tokens_R.tolist(), logprobs_RV.gather(1, tokens_R[:, None].to(device))[:, 0].tolist()
+        for one, token, logprob in zip(rows, tokens, logprobs, strict=True):
+            if not one.done:
+                one.ids.append(token)
+                one.log_prob += logprob
+                one.done = token == batch.eos_id or len(one.ids) == one.limit
+        staying = [i for i, text in enumerate(active) if not all(one.done for one in text)]
+        if staying and len(staying) < len(active):
+            kept_rows = [i * n_samples + number for i in staying for number in range(n_samples)]
+            cache.keep(kept_rows)
+            memory = memory.keep(staying)
+            tokens = [tokens[row] for row in kept_rows]
+        active = [active[i] for i in staying]
+    penalties = length_penalties(max(batch.limits), settings.length_penalty)
+    return [
+        [
+            Hypothesis(
+                ids=tuple(one.ids),
+                log_prob=one.log_prob,
+                score=one.log_prob / penalties[len(one.ids)],
+                finished=one.ids[-1] == batch.eos_id,
+            )
+            for one in text
+        ]
+        for text in samples
+    ]

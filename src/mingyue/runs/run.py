@@ -1,0 +1,247 @@
+"""One training run, on text or on pairs: describe it, train it, judge it, save the model. `start` opens it."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+
+from mingyue import __version__
+from mingyue.bundle import save_bundle
+from mingyue.config import DEFAULT_MINUTES, EncoderDecoderConfig, ModelConfig, TrainSettings
+from mingyue.inspection import Subject
+from mingyue.models import Transformer, build_model, make_model
+from mingyue.runs.verdict import Outcome
+from mingyue.runs.watching import Watcher, check_watched
+from mingyue.runtime import Runtime, processes
+from mingyue.text import Tokenizer
+from mingyue.training import (
+    BatchSource,
+    Callbacks,
+    Clock,
+    Observer,
+    RunFolder,
+    StopRequests,
+    Trainer,
+    TrainResult,
+    measure_peak,
+)
+from mingyue.training.distributed import Ranks
+from mingyue.training.memory import MicroBatch, step_memory
+from mingyue.training.memory_check import check_memory, free_memory
+from mingyue.training.names import clean_state
+from mingyue.training.prepare import compiles, weights_seed
+from mingyue.training.sizing import EFFICIENCY
+
+Config = TypeVar("Config", ModelConfig, EncoderDecoderConfig)
+Batches = TypeVar("Batches", bound=BatchSource)
+
+_ENDING = 2.0  # seconds for the bundle, the last texts and the copy report
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of a run."""
+
+    folder: Path
+    """The run folder."""
+    model_folder: Path
+    """The model folder."""
+    training: TrainResult
+    """Steps, tokens, the final evaluation."""
+    outcome: Outcome
+    """The verdict, in words, and the copy report."""
+    of_pairs: bool = False
+    """Whether the model is an encoder-decoder model, trained on pairs."""
+
+
+@dataclass(kw_only=True)
+class RunContext:
+    """What surrounds a run: its folder, the runtime, the clock, the observer, the ranks."""
+
+    folder: RunFolder
+    runtime: Runtime
+    clock: Clock
+    observer: Observer
+    peak: float = 0.0
+    """Floating-point operations per second of all ranks, as measured by `measure_peak`; 0 before it is measured."""
+    ranks: Ranks = field(default_factory=Ranks)
+    resume: bool = False
+    """Whether the run resumes from the latest checkpoint of its folder."""
+
+    def measure_peak(self) -> None:
+        """Measure `peak`."""
+        self.peak = measure_peak(self.runtime.device, dtype=self.runtime.dtype) * self.ranks.size
+
+
+class Run(ABC, Generic[Config, Batches]):
+    """A run with its data prepared. `TextRun` and `PairRun` add what differs between text and pairs."""
+
+    of_pairs: ClassVar[bool]
+    config: Config
+    batches: Batches
+    flops_per_token: float
+    """Forward and backward, per target token."""
+    tokenizer: Tokenizer
+    """Of pairs, that of the target side."""
+    source_tokenizer: Tokenizer | None = None
+    """Of pairs, that of the source side."""
+    starts_with_bos: bool = False
+    """Whether a text starts with the BOS token."""
+
+    def __init__(self, settings: TrainSettings, context: RunContext) -> None:
+        self.settings = settings
+        self.context = context
+
+    # --- what differs between text and pairs --------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, settings: TrainSettings, context: RunContext) -> Self:
+        """A new run: prepares its data and completes its settings. Raises `MingyueError`s of the data."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, settings: TrainSettings, context: RunContext) -> Self:
+        """A run whose data are prepared and whose settings are complete. Raises `DataError`."""
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """What will be trained, what it costs, and the losses to beat."""
+
+    @abstractmethod
+    def step_shape(self, settings: TrainSettings) -> tuple[Config, MicroBatch]:
+        """(config of the model, shape of a micro-batch) with these settings, which may differ from the run's."""
+
+    @abstractmethod
+    def add_callbacks(self, callbacks: Callbacks, model: Transformer) -> None:
+        """Add what is generated and measured during training."""
+
+    @abstractmethod
+    def judge(self, model: Transformer, result: TrainResult) -> Outcome:
+        """The verdict on the trained model, which is in eval mode."""
+
+    @abstractmethod
+    def card(self) -> dict[str, Any]:
+        """What training.json says about the data."""
+
+    # --- what is the same ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise `SettingsError` for what does not fit this machine or this model, before any time is spent on it."""
+        free = free_memory(self.context.runtime.device, processes=processes().local_size)
+        check_memory(self.settings, self.memory, free)
+        if self.settings.run.watch:
+            with torch.device("meta"):
+                check_watched(self._subject(make_model(self.config)), self.settings.run.watch)
+
+    def memory(self, settings: TrainSettings) -> int:
+        """Peak bytes of a step with these settings, which may differ from the run's."""
+        config, micro_batch = self.step_shape(settings)
+        return step_memory(config, settings, micro_batch, self.context.runtime).total
+
+    def train(self) -> RunResult:
+        """Train to the end (or until stopped), judge the model, and save it as a bundle."""
+        settings, context, ranks = self.settings, self.context, self.context.ranks
+        model = self._make_model()
+        callbacks = Callbacks(
+            clock=context.clock,
+            observer=context.observer,
+            ending=_ENDING,
+            flops_per_token=self.flops_per_token,
+            peak_flops=context.peak,
+            watch=self._watcher(model),
+        )
+        self.add_callbacks(callbacks, model)
+        with StopRequests() as stop:
+            trainer = Trainer(
+                model,
+                self.batches,
+                settings,
+                folder=context.folder,
+                runtime=context.runtime,
+                callbacks=callbacks,
+                resume=context.resume,
+                stop=stop,
+                ranks=ranks,
+            )
+            result = trainer.train()
+        model.eval()
+        outcome = ranks.on_main(lambda: self._hand_over(model, result)) or Outcome("not measured", ())
+        verdict, sentences, texts = ranks.share(lambda: (outcome.verdict, outcome.sentences, outcome.texts))
+        if not ranks.is_main:
+            outcome = Outcome(verdict, tuple(sentences), tuple(texts))
+        return RunResult(context.folder.path, context.folder.model, result, outcome, of_pairs=self.of_pairs)
+
+    def _make_model(self) -> Transformer:
+        """The model with its initial weights; in a sharded run without any, so that no rank has to hold them all."""
+        settings, context = self.settings, self.context
+        if settings.run.parallel == "sharded" and context.ranks.size > 1:
+            with torch.device("meta"):
+                return make_model(self.config)
+        return build_model(self.config, seed=weights_seed(settings)).to(context.runtime.device)
+
+    def _watcher(self, model: Transformer) -> Callable[[int], None] | None:
+        watched, context = self.settings.run.watch, self.context
+        if not watched:
+            return None
+        compiled = compiles(self.settings, context.runtime)
+        tell = context.observer.on_note
+        return Watcher(self._subject(model), watched, context.folder.watch, tell=tell, compiled=compiled)
+
+    def _subject(self, model: Transformer) -> Subject:
+        """The model with its tokenizers, for inspection."""
+        return Subject(model, self.tokenizer, self.source_tokenizer, starts_with_bos=self.starts_with_bos)
+
+    def _hand_over(self, model: Transformer, result: TrainResult) -> Outcome:
+        """Judge the model, and write the bundle."""
+        outcome = self.judge(model, result)
+        shared = self.source_tokenizer is self.tokenizer
+        save_bundle(
+            self.context.folder.model,
+            self.config,
+            clean_state(model),
+            self.tokenizer,
+            self._card(result, outcome),
+            source_tokenizer=None if shared else self.source_tokenizer,
+        )
+        return outcome
+
+    def _card(self, result: TrainResult, outcome: Outcome) -> dict[str, Any]:
+        """The content of training.json. It has no paths, since a bundle may be given away."""
+        card: dict[str, Any] = {
+            "mingyue": __version__,
+            "made": time.strftime("%Y-%m-%d", time.gmtime()),
+            "preset": self.settings.model.preset,
+            "optimiser": self.settings.optimiser.optimiser,
+            "steps": result.weights_step,
+            "tokens": result.tokens,
+            "seconds": round(result.seconds, 1),
+            "verdict": outcome.verdict,
+            **self.card(),
+        }
+        if result.averaged:
+            card["averaged_steps"] = list(result.averaged)
+        if result.evaluation is not None:
+            card |= result.evaluation.numbers()
+        return card
+
+    def epochs(self, result: TrainResult) -> float:
+        """Epochs that were trained."""
+        sizes = self.batches.sizes
+        return result.step * sizes.rows / sizes.windows
+
+    def expected_time(self) -> str:
+        """The budget in words, in minutes at this machine's speed."""
+        budget, sizes = self.settings.budget, self.batches.sizes
+        if budget.steps is None and budget.epochs is None:
+            return f"{budget.minutes or DEFAULT_MINUTES:g} min, as set"
+        steps = budget.steps or sizes.steps_of(budget.epochs or 1.0)
+        seconds = steps * sizes.step_tokens * self.flops_per_token / (EFFICIENCY * self.context.peak)
+        spoken = f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        return f"about {spoken} for {steps:,} steps, at this machine's speed"

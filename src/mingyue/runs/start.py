@@ -1,0 +1,219 @@
+"""From settings to a `Run`: a new one, or one that is resumed. Refuses what cannot be trained before time is spent."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from mingyue.bundle import read_training
+from mingyue.config import TrainSettings, refuse_other_kind
+from mingyue.errors import CheckpointError, DataError, MingyueError, SettingsError, TrainingError
+from mingyue.runs.pair_run import PairRun
+from mingyue.runs.paths import run_path
+from mingyue.runs.processes import check_processes, fitting_threads, note_launch, was_started_by_this_launch
+from mingyue.runs.run import RunContext
+from mingyue.runs.text_run import TextRun
+from mingyue.runtime import choose_runtime, processes
+from mingyue.training import Clock, Observer, RunFolder, changed_settings, read_log
+from mingyue.training.distributed import Ranks, join
+from mingyue.training.recipes import with_recipe
+from mingyue.training.resume_rules import changes_between, check_changes
+from mingyue.training.storage import set_aside
+
+
+@contextmanager
+def new_run(settings: TrainSettings, observer: Observer | None, clock: Clock) -> Generator[TextRun | PairRun]:
+    """A run with these settings, ready to train; inside, its folder is locked and its ranks are connected.
+
+    If the processes of the run were restarted after one of them died, it is the run that they resume. Every process
+    calls this with the same arguments; only the observer of rank 0 is used. Raises `MingyueError` of every kind.
+    """
+    settings = with_recipe(settings)
+    if not settings.data.sources and not settings.pairs.given:
+        raise TrainingError(
+            "there is no text to train on", advice="Give a file, a folder, or a corpus such as python-docs."
+        )
+    if settings.data.sources and settings.pairs.given:
+        raise SettingsError(
+            f"a run is on text or on pairs, and both are given (text: {settings.data.sources[0]})",
+            advice="Leave out one of the two.",
+        )
+    refuse_other_kind(settings)
+    check_processes(settings)
+    path = run_path(settings)
+    with join() as ranks:
+        observer = (observer if ranks.is_main else None) or Observer()
+        restarts = max(ranks.collect(processes().restarts))  # each launcher counts those of its own machine
+        if restarts > 0:
+            observer.on_note(f"A process died; all were restarted (restart {restarts}).")
+        if ranks.share(lambda: restarts > 0 and was_started_by_this_launch(path)):
+            with resumed_run(path, {}, observer, clock) as run:
+                yield run
+            return
+        runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
+        folder, notes = ranks.on_main(lambda: RunFolder.create(path, settings)) or (RunFolder(path), [])
+        with folder if ranks.is_main else nullcontext():
+            context = RunContext(folder=folder, runtime=runtime, clock=clock, observer=observer, ranks=ranks)
+            prepared = ranks.on_main(lambda: _prepare(settings, context, notes))
+            complete = _share_settings(None if prepared is None else prepared.settings, ranks)
+            yield ranks.together(lambda: prepared or _kind(complete).load(complete, context))
+
+
+@contextmanager
+def resumed_run(
+    path: Path, changes: dict[str, object], observer: Observer | None, clock: Clock
+) -> Generator[TextRun | PairRun]:
+    """The run in a folder, with changed settings, ready to resume; its folder is locked inside.
+
+    Raises `SettingsError` for a change that it cannot follow, and `CheckpointError` for a folder without a run.
+    """
+    with join() as ranks:
+        observer = (observer if ranks.is_main else None) or Observer()
+        folder = ranks.on_main(lambda: _open(path)) or RunFolder(path)
+        with folder if ranks.is_main else nullcontext():
+            settings = _share_settings(ranks.on_main(lambda: _changed(folder, changes, observer)), ranks)
+            runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
+            context = RunContext(
+                folder=folder, runtime=runtime, clock=clock, observer=observer, ranks=ranks, resume=True
+            )
+            loaded = ranks.on_main(lambda: _load(settings, context))
+            run = ranks.together(lambda: loaded or _kind(settings).load(settings, context))
+            ranks.together(run.check)
+            yield run
+
+
+def _kind(settings: TrainSettings) -> type[TextRun] | type[PairRun]:
+    return PairRun if settings.pairs.given else TextRun
+
+
+def _share_settings(settings: TrainSettings | None, ranks: Ranks) -> TrainSettings:
+    """The settings of rank 0, on every rank."""
+    if settings is not None and ranks.size == 1:
+        return settings
+    received = ranks.share(lambda: None if settings is None else settings.model_dump(mode="json"))
+    return settings or TrainSettings.read(received or {}, source="rank 0")
+
+
+# --- a new run, on rank 0 ---------------------------------------------------------------------------------------------
+
+
+def _prepare(settings: TrainSettings, context: RunContext, notes: Sequence[str]) -> TextRun | PairRun:
+    """Prepare the data of a new run, and tell what will be trained. If that fails, its folder is removed."""
+    tell = context.observer.on_note
+    try:
+        note_launch(context.folder)
+        for note in (*notes, *context.runtime.notes):
+            tell(note)
+        context.measure_peak()
+        run = _kind(settings).prepare(settings, context)
+        for line in run.describe():
+            tell(line)
+        run.check()
+    except BaseException:
+        context.folder.remove()  # nothing was trained: the corrected command must not find a run in its folder
+        raise
+    return run
+
+
+# --- a resumed run, on rank 0 -----------------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> RunFolder:
+    folder = RunFolder.open(path)
+    folder.lock()
+    return folder
+
+
+def _changed(folder: RunFolder, changes: dict[str, object], observer: Observer) -> TrainSettings:
+    """The settings of a resumed run after the changes. Raises `SettingsError` for what a resume refuses."""
+    folder.sweep()
+    if (restored := folder.restore_settings()) is not None:
+        observer.on_note(restored)
+    old = folder.read_settings()
+    settings = changed_settings(old, changes)
+    if "threads" not in changes:
+        settings = fitting_threads(old, settings)
+    check_changes(changes_between(old, settings))
+    refuse_other_kind(settings)
+    check_processes(settings)
+    if not folder.begun and not folder.planned:  # run.toml does not yet have the settings that are chosen
+        raise _nothing_trained(folder)
+    _refuse_if_done(folder, old, settings, observer)
+    return settings
+
+
+def _load(settings: TrainSettings, context: RunContext) -> TextRun | PairRun:
+    for note in context.runtime.notes:
+        context.observer.on_note(note)
+    context.measure_peak()
+    try:
+        return _kind(settings).load(settings, context)
+    except DataError as error:
+        if not context.folder.begun:
+            raise _nothing_trained(context.folder) from error
+        return _prepare_again(settings, context, error)
+
+
+def _prepare_again(settings: TrainSettings, context: RunContext, damage: DataError) -> TextRun | PairRun:
+    """A run whose prepared data are damaged: prepared again from its sources, if they still exist.
+
+    The trainer checks that they are the data of the checkpoint. Raises `DataError`; the damaged data are then back.
+    """
+    folder = context.folder
+    aside = set_aside(folder.data) if folder.data.exists() else None
+    kept = "" if aside is None else f" The damaged data are now in {aside.name}."
+    context.observer.on_note(f"{damage.message}. The text is prepared again from its sources.{kept}")
+    try:
+        return _kind(settings).prepare(settings, context)
+    except MingyueError as error:
+        if aside is not None:
+            shutil.rmtree(folder.data, ignore_errors=True)
+            aside.rename(folder.data)
+        raise DataError(
+            f"{damage.message}; and it cannot be prepared again: {error.message}",
+            advice="Put the sources of the run back where they were, then run `mingyue resume` again.",
+        ) from error
+
+
+def _nothing_trained(folder: RunFolder) -> CheckpointError:
+    return CheckpointError(
+        f"{folder.path} was stopped before anything was trained",
+        advice=f"Start it again: mingyue train --config {shlex.quote(str(folder.settings_path))}",
+    )
+
+
+def _refuse_if_done(folder: RunFolder, old: TrainSettings, new: TrainSettings, observer: Observer) -> None:
+    """Raise `TrainingError` for a finished run whose budget is not larger now."""
+    log = read_log(folder.metrics)
+    if not log or log[-1]["event"] != "end" or log[-1]["reason"] not in ("finished", "patience"):
+        return
+    last, budget = log[-1], new.budget
+    more = (
+        (budget.steps is not None and budget.steps > last["step"])
+        or (budget.minutes is not None and 60 * budget.minutes > last["seconds"] and budget != old.budget)
+        or (budget.epochs is not None and budget.epochs > (old.budget.epochs or 0))
+        or new.run.patience != old.run.patience
+    )
+    if not more and _has_model_of(folder, last, observer):
+        raise TrainingError(
+            f"nothing is left to do: {last['step']:,} steps were taken in {last['seconds'] / 60:.1f} min",
+            advice="Give a larger budget, counted from the start of the run: --steps, --minutes or --epochs.",
+        )
+
+
+def _has_model_of(folder: RunFolder, end: dict[str, Any], observer: Observer) -> bool:
+    """Whether the bundle is whole and belongs to this last line of the log; a damaged one is set aside."""
+    if not folder.model.is_dir():
+        return False
+    try:
+        card = read_training(folder.model)
+    except MingyueError as error:
+        aside = set_aside(folder.model)
+        observer.on_note(f"{error.message}. The model was set aside as {aside.name}, and is written again.")
+        return False
+    # After a longer budget and a kill just before the new bundle, the one of the earlier end is still there.
+    return (card.get("steps"), card.get("tokens")) == (end.get("weights_step"), end["tokens"])

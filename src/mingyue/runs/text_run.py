@@ -1,0 +1,186 @@
+"""A run on text, which trains a decoder-only model."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from mingyue.config import DEFAULT_MINUTES, GenerateSettings, ModelConfig, ModelSettings, TrainSettings
+from mingyue.data import Baselines, Substitution, TokenCorpus, baselines, fit_context, load_corpus, prepare_corpus
+from mingyue.data.unseen import to_ranges
+from mingyue.generation import generate
+from mingyue.models import DecoderOnly, Transformer, resolve_config
+from mingyue.models.sizes import sizes
+from mingyue.runs.paths import chosen_threads, run_path
+from mingyue.runs.run import Run, RunContext
+from mingyue.runs.run_config import run_config
+from mingyue.runs.verdict import Outcome, judge, measure_copying
+from mingyue.text import Tokenizer
+from mingyue.training import Callbacks, CorpusBatches, TrainResult
+from mingyue.training.memory import MicroBatch
+from mingyue.training.sizing import DEFAULT_CONTEXT, Speed, choose_sizes
+
+_SAMPLE_TOKENS = 120
+
+
+class TextRun(Run[ModelConfig, CorpusBatches]):
+    """A run on text with its tokenizer and corpus."""
+
+    of_pairs = False
+
+    def __init__(self, settings: TrainSettings, context: RunContext, tokenizer: Tokenizer, corpus: TokenCorpus) -> None:
+        super().__init__(settings, context)
+        self.tokenizer = tokenizer
+        self.corpus = corpus
+        self.starts_with_bos = corpus.starts_with_bos
+        self.config, shape = self.step_shape(settings)
+        self.batches = CorpusBatches(
+            corpus,
+            context=self.config.context,
+            rows=_rows(settings.batch.batch_tokens, self.config.context),
+            micro_rows=shape.rows,
+            seed=settings.run.seed,
+            documents=shape.documents,
+            ranks=context.ranks.size,
+            substitution=Substitution.of(
+                tokenizer, corpus.unseen, share=settings.batch.unseen_share, seed=settings.run.seed
+            ),
+        )
+        self.flops_per_token = sizes(self.config).training_flops()
+
+    @classmethod
+    def prepare(cls, settings: TrainSettings, context: RunContext) -> TextRun:
+        """A new run: prepares text and tokenizer, chooses sizes. Raises `MingyueError`s of the data."""
+        observer = context.observer
+        _check(settings.model)
+        tokenizer, corpus, report = prepare_corpus(
+            settings.data, settings.tokenizer, context.folder.data, progress=observer.on_progress
+        )
+        for line in (*report.describe(), *tokenizer.notes):
+            observer.on_note(line)
+        settings = _complete(settings, corpus, context)
+        context.folder.write_settings(settings)
+        return cls(settings, context, tokenizer, corpus)
+
+    @classmethod
+    def load(cls, settings: TrainSettings, context: RunContext) -> TextRun:
+        """A run whose text is prepared. Raises `DataError`."""
+        tokenizer, corpus, _ = load_corpus(context.folder.data)
+        run = cls(settings, context, tokenizer, corpus)
+        if context.ranks.is_main:
+            _ = run.baselines  # now, and not in the time that is reserved for the end
+        return run
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        """Losses of simple models of the same text, all of which is read for them: only where they are needed."""
+        return baselines(self.corpus)
+
+    def describe(self) -> list[str]:
+        """What will be trained, what it costs, and the losses to beat."""
+        config, batches, settings = self.config, self.batches, self.settings
+        counted = sizes(config)
+        memory = self.memory(settings)
+        return [
+            f"model: {counted.parameters:,} parameters ({counted.parameters_without_embeddings:,} in the blocks): "
+            f"{config.n_layers} layers, width {config.d_model}, {config.n_heads} heads of {config.d_head}, "
+            f"{config.positions} positions, context {config.context} ({settings.model.preset})",
+            f"each step: {batches.rows} windows, {batches.sizes.step_tokens:,} tokens; "
+            f"memory about {memory / 2**20:,.0f} MiB; on {self.context.runtime.describe()}",
+            f"expected time: {self.expected_time()}",
+            _losses_to_beat(self.baselines),
+        ]
+
+    def step_shape(self, settings: TrainSettings) -> tuple[ModelConfig, MicroBatch]:
+        """(config of the model, shape of a micro-batch) with these settings, which may differ from the run's."""
+        config, batch = run_config(settings, self.tokenizer.vocab_size), settings.batch
+        rows = _rows(batch.batch_tokens, config.context)
+        micro_rows = min(rows, _rows(batch.micro_batch_tokens, config.context))
+        documents = not settings.data.attend_across_documents
+        return config, MicroBatch(micro_rows, config.context, accumulates=micro_rows < rows, documents=documents)
+
+    def add_callbacks(self, callbacks: Callbacks, model: Transformer) -> None:
+        """Generated texts."""
+        run = self.settings.run
+        callbacks.sample = lambda: self._generate(model, run.sample_prompt, seed=run.seed)[0]
+
+    def judge(self, model: Transformer, result: TrainResult) -> Outcome:
+        """The verdict against simple models of the same text, and how much the model copies."""
+        outcome = judge(result, self.context.folder.metrics, self.baselines, epochs=self.epochs(result))
+        if result.reason != "stopped":
+            texts = self._generate(model, "", seed=self.settings.run.seed, samples=4)
+            outcome = measure_copying(outcome, texts, self.tokenizer, self.corpus)
+        return outcome
+
+    def card(self) -> dict[str, Any]:
+        """What training.json says about the text."""
+        return {
+            "starts_with_bos": self.corpus.starts_with_bos,
+            "begin_id": self.corpus.begin_id,
+            "unseen": to_ranges(self.corpus.unseen),
+            "documents": self.corpus.documents,
+            "train_tokens": len(self.corpus.train),
+            "baselines": {
+                "uniform": self.baselines.uniform,
+                "unigram": self.baselines.unigram,
+                "bigram": self.baselines.bigram,
+            },
+        }
+
+    def _generate(self, model: Transformer, prompt: str, *, seed: int, samples: int = 1) -> list[str]:
+        assert isinstance(model, DecoderOnly)
+        settings = GenerateSettings(max_new_tokens=_SAMPLE_TOKENS, seed=seed, samples=samples)
+        generated = generate(
+            model,
+            self.tokenizer,
+            [prompt],
+            settings,
+            starts_with_bos=self.starts_with_bos,
+            begin_id=self.corpus.begin_id,
+            unseen=self.corpus.unseen,
+        )
+        return [prompt + one.text for one in generated]
+
+
+def _rows(tokens: int | None, context: int) -> int:
+    """Windows of the context's length in a batch of so many tokens; None: one."""
+    return max(1, (tokens or context) // context)
+
+
+def _check(model: ModelSettings) -> None:
+    """Raise `SettingsError` for sizes that are wrong for any text, before time is spent on reading it."""
+    if model.depth is None and model.d_model is None:  # the width is chosen later
+        model = model.replace(n_heads=None, n_kv_heads=None, d_head=None)
+    resolve_config(model, vocab_size=1 << 16, depth=model.depth or 1, context=model.context or DEFAULT_CONTEXT)
+
+
+def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext) -> TrainSettings:
+    """Fill in the settings that were not given, and tell what was chosen and why."""
+    observer, peak = context.observer, context.peak
+    fit = fit_context(corpus, settings.model.context or DEFAULT_CONTEXT)
+    for note in fit.notes:
+        observer.on_note(note)
+    left = 60 * (settings.budget.minutes or DEFAULT_MINUTES) - context.clock.seconds()
+    chosen = choose_sizes(
+        settings.with_flat(context=fit.context, preset=settings.model.preset or "modern"),
+        vocab_size=corpus.vocab_size,
+        train_tokens=len(corpus.train),
+        speed=Speed(peak, left),
+    )
+    if settings.model.depth is None and settings.model.n_layers is None:
+        narrow = "" if chosen.model.d_model == settings.model.d_model else f" at a width of {chosen.model.d_model}"
+        observer.on_note(
+            f"depth {chosen.model.depth}{narrow}, chosen for {peak / 1e9:.0f} GFLOP/s, the budget and "
+            f"{len(corpus.train):,} tokens (--depth sets it)"
+        )
+    config = run_config(chosen, corpus.vocab_size)
+    if config.positions == "rotary":  # recorded: no weight would show a change of it
+        chosen = chosen.with_flat(rotary_base=config.rotary_base)
+    return chosen.with_flat(out=str(run_path(settings)), threads=chosen_threads(settings, context.runtime))
+
+
+def _losses_to_beat(found: Baselines) -> str:
+    uniform = f"to beat, in nats per token: {found.uniform:.3f} (a uniform guess)"
+    if found.unigram is None or found.bigram is None:
+        return uniform
+    return f"{uniform}, {found.unigram:.3f} (unigram), {found.bigram:.3f} (bigram)"

@@ -1,0 +1,61 @@
+"""The plan that a new or resumed run starts with: the recorded one, or a new one from the speed of a timed step."""
+
+from __future__ import annotations
+
+from mingyue.config import TrainSettings
+from mingyue.training.batches import BatchSource
+from mingyue.training.pace import Clock, Pace
+from mingyue.training.plan import Plan, RunSizes, make_plan
+from mingyue.training.resuming import Tell
+from mingyue.training.step import Stepper
+
+
+def needs_timing(settings: TrainSettings, pace: Pace, recorded: Plan | None) -> bool:
+    """Whether a step has to be timed before the first one. `recorded`: the plan that will be followed, if any."""
+    in_minutes = settings.budget.steps is None and settings.budget.epochs is None
+    return in_minutes and not pace.first_guess and not (recorded is not None and recorded.fixed)
+
+
+def time_a_step(stepper: Stepper, batches: BatchSource, clock: Clock) -> float:
+    """Seconds of a step, measured without an update, after one micro-batch to warm up."""
+    micro_batches = batches.step(0, rank=stepper.ranks.rank, ranks=stepper.ranks.size)
+    stepper.rehearse(micro_batches[:1])
+    start = clock.seconds()
+    stepper.rehearse(micro_batches)
+    return 1.1 * (clock.seconds() - start)  # a tenth more for the update, roughly
+
+
+def choose_plan(
+    old: Plan | None,
+    settings: TrainSettings,
+    sizes: RunSizes,
+    *,
+    same: bool,
+    pace: Pace,
+    seconds: float,
+    step: int,
+    tell: Tell,
+) -> Plan:
+    """The recorded plan `old` if it was made from the `same` settings, else a new one `seconds` into the run.
+
+    Tells what a new plan changes, and fills in the time of evaluations in `pace` as long as none was measured.
+    """
+    if old is not None and same:
+        plan = old
+    else:
+        warmup = None if old is None else old.warmup_steps
+        plan = make_plan(settings, sizes, pace=pace, seconds=seconds, step=step, warmup=warmup)
+    if old is not None and not same:
+        tell(
+            f"The plan is {plan.total_steps:,} steps instead of {old.total_steps:,}; {step:,} are taken. The schedule "
+            f"is that of a run of this length from the start: the rate of the next step is {plan.multiplier(step):.3f} "
+            f"of its peak; by the old plan it was {old.multiplier(step):.3f}."
+        )
+    if not pace.evaluation:
+        seconds_per_token = pace.step_seconds / 3 / sizes.step_tokens  # forward is a third of a step
+        if plan.evaluate_tokens is None:
+            pace.evaluation, pace.final_evaluation = seconds_per_token * sizes.heldout_tokens, 0.0
+        else:
+            pace.evaluation = seconds_per_token * plan.evaluate_tokens
+            pace.final_evaluation = plan.final_seconds(sizes, seconds_per_token)
+    return plan

@@ -1,0 +1,54 @@
+"""What is logged and reported of a training step."""
+
+from __future__ import annotations
+
+from mingyue.training.observer import Callbacks, StepReport
+from mingyue.training.optimisers import Optimisers
+from mingyue.training.pace import Pace
+from mingyue.training.plan import Plan, RunSizes
+from mingyue.training.state import RunState
+from mingyue.training.step import StepResult
+
+
+def step_report(
+    result: StepResult,
+    state: RunState,
+    plan: Plan,
+    optimisers: Optimisers,
+    callbacks: Callbacks,
+    *,
+    pace: Pace,
+    sizes: RunSizes,
+) -> StepReport:
+    """The report of the step that was just taken."""
+    tokens_per_second = sizes.step_tokens / max(pace.step_seconds, 1e-9)
+    return StepReport(
+        step=state.step,
+        total_steps=plan.total_steps,
+        loss=result.loss,
+        learning_rate=optimisers.rates.adamw * plan.multiplier(state.step - 1),
+        gradient_norm=result.gradient_norm,
+        tokens_per_second=tokens_per_second,
+        seconds=callbacks.clock.seconds(),
+        seconds_left=pace.seconds_for(plan.total_steps - state.step, plan.evaluate_every),
+        share_of_peak=callbacks.share_of_peak(tokens_per_second),
+    )
+
+
+def log_values(
+    result: StepResult, state: RunState, plan: Plan, optimisers: Optimisers, callbacks: Callbacks
+) -> dict[str, float]:
+    """The `train` line of the log after the step that was just taken: means over the steps since the line before."""
+    loss, tokens_per_second = state.take_since_log()
+    multiplier = plan.multiplier(state.step - 1)
+    values = {
+        "train_loss": loss,
+        "learning_rate": optimisers.rates.adamw * multiplier,
+        "gradient_norm": result.gradient_norm,
+        "tokens_per_second": round(tokens_per_second, 1),
+    }
+    if optimisers.muon is not None:
+        values["muon_learning_rate"] = optimisers.rates.muon * multiplier
+    if (share := callbacks.share_of_peak(tokens_per_second)) is not None:
+        values["share_of_peak"] = round(share, 4)
+    return values

@@ -1,0 +1,350 @@
+"""The training loop: plan, step, log, evaluate, save, until the plan is done or a stop is requested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from mingyue.config import TrainSettings
+from mingyue.errors import CheckpointError, LostRankError, SettingsError, TrainingError
+from mingyue.models import Transformer
+from mingyue.runtime import Runtime
+from mingyue.training.batches import BatchSource
+from mingyue.training.checkpoints import Checkpoint
+from mingyue.training.distributed import Ranks
+from mingyue.training.final_weights import load_best, try_average
+from mingyue.training.first_plan import choose_plan, needs_timing, time_a_step
+from mingyue.training.log import open_log
+from mingyue.training.loss import Evaluation, evaluate
+from mingyue.training.names import clean_state, load_clean_state
+from mingyue.training.observer import Callbacks, EvaluationReport, Reason, TrainResult
+from mingyue.training.optimisers import Optimisers, peak_rates
+from mingyue.training.pace import Pace
+from mingyue.training.placement import place_model
+from mingyue.training.plan import Cadence, Plan
+from mingyue.training.prepare import prepare_model
+from mingyue.training.reports import log_values, step_report
+from mingyue.training.resume_rules import Change
+from mingyue.training.resuming import changes_measure, find_checkpoint, match_runtime, recorded_plan, settings_of
+from mingyue.training.run_folder import RunFolder
+from mingyue.training.signals import StopRequests
+from mingyue.training.state import RunState, describe_runtime, plan_key, versions
+from mingyue.training.step import Stepper, StepResult
+
+T = TypeVar("T")
+
+_SECONDS_BETWEEN_CHECKPOINTS = 60.0
+_SAVING_SHARE = 0.03  # of the time, at most
+
+
+class Trainer:
+    """Trains a model on the batches of a source, from the start or from the latest checkpoint of a run folder.
+
+    A run that is stopped anywhere and resumed is identical to an uninterrupted run, bit for bit on a CPU with the same
+    threads. The caller has locked `folder` and entered `stop`. With several `ranks` each makes a trainer with the same
+    arguments; only rank 0 writes to the folder, makes decisions and calls back. Raises `CheckpointError` or
+    `SettingsError` when the run cannot be resumed as asked, `TrainingError` when no step fits into the budget.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        batches: BatchSource,
+        settings: TrainSettings,
+        *,
+        folder: RunFolder,
+        runtime: Runtime,
+        callbacks: Callbacks | None = None,
+        resume: bool = False,
+        stop: StopRequests | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.batches, self.sizes, self.settings, self.folder = batches, batches.sizes, settings, folder
+        self.callbacks = callbacks = callbacks or Callbacks()
+        self.clock, self.observer = callbacks.clock, callbacks.observer
+        self.stop, self.ranks = stop, ranks = stop or StopRequests(), ranks or Ranks()
+        self.has_heldout, tell = self.sizes.heldout_tokens > 0, self.observer.on_note
+        if settings.run.patience is not None and not self.has_heldout:
+            raise SettingsError("patience needs held-out text, and nothing is held out", advice="Leave --patience out.")
+
+        # The model, on its device, and what it resumes from.
+        self.whole, self.placement = model, place_model(model, settings, folder.checkpoints, runtime, ranks)
+        self.model = model = self.placement.model  # not the caller's `whole` if it is divided over the ranks
+        self.checkpoints = self.placement.checkpoints
+        found, changes = None, list[Change]()
+        if resume:
+            found, changes = find_checkpoint(self.checkpoints, settings, batches.identity, ranks, tell)
+        if found is not None:
+            runtime = match_runtime(found, settings, runtime, tell)
+        self.runtime = runtime
+        if self.model is self.whole:
+            prepare_model(model, settings, runtime)
+        self.optimisers = Optimisers(model, settings.optimiser, peak_rates(settings, model.config, 1), ranks=ranks)
+        self.stepper = Stepper.of(model, self.optimisers, runtime, settings, ranks=ranks, stop=stop)
+        self.state, self.pace = RunState(), Pace(ending=callbacks.ending)
+        if found is not None:
+            self._restore(found, changes)
+
+        # The plan, and the log of it. A damaged plan.json is read from the log before that is cut.
+        before = settings if found is None else settings_of(found)
+        old, same = recorded_plan(folder, before, settings, ranks, tell) if resume else (None, False)
+        state, board = self.state, folder.tensorboard if settings.run.tensorboard else None
+        self.metrics = ranks.on_main(
+            lambda: open_log(folder.metrics, size=state.log_bytes, board=board, from_step=state.step, tell=tell)
+        )
+        self.plan = self._first_plan(old, same=same)
+        ranks.on_main(lambda: self._record_start(changes, resume=resume))
+        self.cadence = Cadence(settings.run, self.sizes, in_minutes=True)
+        self.latest: Evaluation | None = None
+        self.saved_step, self.saved_at = self.state.step or None, self.clock.seconds()
+
+    def _restore(self, found: Checkpoint, changes: list[Change]) -> None:
+        self.state = RunState.from_json(found.state["counters"])
+        self.pace = Pace(ending=self.callbacks.ending, **found.state["pace"])
+        load_clean_state(self.model, found.model)
+        self.optimisers.load_named_state(found.optimiser)
+        if self.stepper.scaler is not None and found.state["scaler"] is not None:
+            self.stepper.scaler.load_state_dict(found.state["scaler"])
+        self.clock.add(self.state.seconds)
+        if changes_measure(changes, self.settings) and self.state.best_loss is not None:
+            self.state.best_loss = None
+            self.observer.on_note("Evaluations use another measure from here on: the best step is selected anew.")
+
+    def _first_plan(self, old: Plan | None, *, same: bool) -> Plan:
+        """The recorded plan `old` if it was made from the `same` settings, else a new one; chosen by rank 0."""
+        tell = self.observer.on_note
+        if needs_timing(self.settings, self.pace, old if same else None):
+            self.pace.first_guess = time_a_step(self.stepper, self.batches, self.clock)
+
+        def choose() -> dict[str, Any]:
+            seconds, step = self.clock.seconds(), self.state.step
+            return choose_plan(
+                old, self.settings, self.sizes, same=same, pace=self.pace, seconds=seconds, step=step, tell=tell
+            ).to_json()
+
+        plan = Plan.from_json(self.ranks.share(choose))
+        if old is not None and plan.evaluate_tokens != old.evaluate_tokens and self.state.best_loss is not None:
+            self.state.best_loss = None
+            tell("Evaluations read another part of the held-out text from here on: the best step is selected anew.")
+        self.optimisers.rates = peak_rates(self.settings, self.model.config, plan.warmup_steps)
+        return plan
+
+    def _record_start(self, changes: list[Change], *, resume: bool) -> None:
+        if resume:
+            self.folder.cut_watch(self.state.step)
+            self._log("resume", from_step=self.state.step, changes=[change.describe() for change in changes])
+            if self.folder.read_settings() != self.settings:
+                self.folder.write_settings(self.settings)
+        self._record_plan(self.plan)
+
+    def _record_plan(self, plan: Plan) -> None:
+        """Record a plan before anything depends on it."""
+        self.folder.write_plan({"key": plan_key(self.settings), "plan": plan.to_json()})
+        self._log("plan", **plan.to_json())
+        self.observer.on_plan(plan)
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def train(self) -> TrainResult:
+        """Train until the plan is done, patience ends, or a stop is requested; the run is saved in each case.
+
+        Raises `TrainingError` when the loss or the gradient is not finite, and `CheckpointError` when saving or loading
+        fails. Earlier checkpoints are whole in every case.
+        """
+        state, ranks = self.state, self.ranks
+        try:
+            with ranks.in_touch_throughout():
+                self._watch()
+                while True:
+                    decision = ranks.share(self._decide)
+                    if decision["save"]:
+                        self._save()
+                        continue
+                    if decision["plan"] is not None:
+                        self.plan = Plan.from_json(decision["plan"])
+                    if decision["end"] is not None:
+                        break
+                    step, start = state.step, self.clock.seconds()
+                    micro_batches = self.batches.step(step, rank=ranks.rank, ranks=ranks.size)
+                    result = self.stepper.step(step, micro_batches, self.plan.multiplier(step))
+                    seconds = self.clock.seconds() - start
+                    self.pace.add_step(seconds)
+                    state.add(result, seconds)
+                    ranks.aside(partial(self._report_step, result))
+                    if self.plan.evaluates_after(step) and self.has_heldout:
+                        self._evaluate()
+                outcome = self._finish(decision["end"])
+        except TrainingError as error:
+            self._log("end", reason="failed", error=error.message)
+            if not isinstance(error, LostRankError):  # without that rank a save cannot complete
+                with suppress(CheckpointError):
+                    self.checkpoints.wait()
+            raise
+        finally:
+            if self.metrics is not None:
+                self.metrics.close()
+        self.observer.on_end(outcome)
+        return outcome
+
+    def _decide(self) -> dict[str, Any]:
+        """What comes next, decided by rank 0: a save, the end, or a step by this plan (None: as before). JSON."""
+        if self._checkpoint_is_due() or self.checkpoints.failed:  # the next save raises the error of the one before
+            return {"save": True}
+        state, seconds = self.state, self.clock.seconds()
+        plan = self.plan.follow(state.step, self.pace, seconds, cadence=self.cadence, evaluated=state.evaluations > 0)
+        if plan.fixed and not self.plan.fixed:
+            self._record_plan(plan)
+        end: Reason | None = None
+        patience = self.settings.run.patience
+        if state.step >= plan.total_steps:
+            end = "finished"
+        elif patience is not None and state.without_better >= patience:
+            end = "patience"
+        elif self.stop.requested:
+            end = "stopped"
+        return {"save": False, "end": end, "plan": None if plan is self.plan else plan.to_json()}
+
+    def _checkpoint_is_due(self) -> bool:
+        step, every = self.state.step, self.settings.run.checkpoint_every
+        if step in (0, self.saved_step):
+            return False
+        if every is not None:
+            return step % every == 0
+        pause = max(_SECONDS_BETWEEN_CHECKPOINTS, self.pace.save / _SAVING_SHARE)
+        return self.clock.seconds() - self.saved_at >= pause
+
+    def _evaluate(self) -> None:
+        """Measure the held-out loss, and save the model if it is the best so far."""
+        state, pace, callbacks, start = self.state, self.pace, self.callbacks, self.clock.seconds()
+        evaluation = self.latest = self._measure_loss(self.plan.evaluate_tokens)
+        if self.plan.evaluate_tokens is not None:
+            seconds_per_token = (self.clock.seconds() - start) / evaluation.tokens
+            pace.final_evaluation = self.plan.final_seconds(self.sizes, seconds_per_token)
+        if callbacks.measure is not None or self._samples_at(state.evaluations + 1):
+            self.placement.gather_weights()
+        measures = self.ranks.share(lambda: self._in_eval_mode(callbacks.measure) if callbacks.measure else {})
+        best = state.judge(evaluation.loss if callbacks.select is None else -measures[callbacks.select])
+        seconds = pace.evaluation = self.clock.seconds() - start
+
+        def report() -> None:
+            values = {**evaluation.numbers(), **measures, "evaluation_seconds": round(seconds, 3), "best": best}
+            self._log("evaluate", **values)
+            now = self.clock.seconds()
+            self.observer.on_evaluate(EvaluationReport(state.step, now, evaluation, best, measures=measures))
+            if callbacks.sample is not None and self._samples_at(state.evaluations):
+                self._sample(callbacks.sample)
+
+        self.ranks.on_main(report)
+        if best:
+            self._save(best=True)
+
+    def _measure_loss(self, tokens: int | None) -> Evaluation:
+        """Held-out loss on about so many tokens; None: on all."""
+        batches = self.batches.held_out(tokens, rank=self.ranks.rank, ranks=self.ranks.size)
+        return evaluate(
+            self.model,
+            self.placement.held_out(batches),
+            self.runtime,
+            bytes_per_token=self.batches.bytes_per_token,
+            ranks=self.ranks,
+            chunked=self.settings.batch.chunked_loss,
+        )
+
+    def _samples_at(self, evaluations: int) -> bool:
+        """Whether a text is generated at the evaluation of this number, counted from 1."""
+        every = self.cadence.sample_every
+        return self.callbacks.sample is not None and every > 0 and evaluations % every == 0
+
+    def _sample(self, generate: Callable[[], str]) -> None:
+        start = self.clock.seconds()
+        text = self._in_eval_mode(generate)
+        self.pace.sample = (self.clock.seconds() - start) / self.cadence.sample_every
+        self._log("sample", text=text)
+        self.observer.on_sample(self.state.step, text)
+
+    def _in_eval_mode(self, work: Callable[[], T]) -> T:
+        """Call back with the caller's model in eval mode."""
+        self.whole.eval()
+        result = work()
+        self.model.train()
+        return result
+
+    def _watch(self) -> None:
+        """Let the caller look at the current model, for the film of the run."""
+        watch = self.callbacks.watch
+        if watch is not None:
+            self.placement.gather_weights()
+            self.ranks.on_main(lambda: self._in_eval_mode(lambda: watch(self.state.step)))
+
+    def _save(self, *, best: bool = False) -> None:
+        start = self.clock.seconds()
+        self.placement.save(lambda: self._write_checkpoint(start, best=best), self.state.step)
+        self._watch()
+        self.saved_step, self.saved_at = self.state.step, self.clock.seconds()
+        self.pace.save = self.saved_at - start
+
+    def _write_checkpoint(self, seconds: float, *, best: bool) -> None:
+        state, scaler = self.state, self.stepper.scaler
+        state.seconds = seconds
+        state.log_bytes = 0 if self.metrics is None else self.metrics.size()
+        content = {
+            "counters": state.to_json(),
+            "pace": self.pace.to_json(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "settings": self.settings.model_dump(mode="json"),
+            "data": self.batches.identity,
+            "runtime": describe_runtime(self.runtime),
+            "versions": versions(),
+        }
+        checkpoint = Checkpoint(state.step, clean_state(self.model), self.optimisers.named_state(), content)
+        path = self.checkpoints.save(checkpoint, best=state.best_step)
+        self.observer.on_checkpoint(path, state.step, best)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _finish(self, reason: Reason) -> TrainResult:
+        """Save, and leave the best weights, or the mean of the last checkpoints, in the caller's model."""
+        state, plan, tell = self.state, self.plan, self.observer.on_note
+        evaluates = reason != "stopped" and self.has_heldout
+        if evaluates and state.evaluated_step != state.step:
+            self._evaluate()
+        if self.saved_step != state.step:
+            self._save()
+        self.checkpoints.wait()
+        evaluation, weights_step, averaged = self.latest, state.step, list[int]()
+        if evaluates:
+            weights_step = load_best(self.placement, state, tell)
+            tokens, last = plan.final_tokens(self.sizes), self.settings.run.average_last
+            measure = partial(self._measure_loss, tokens)
+            if evaluation is None or plan.evaluate_tokens is not None or weights_step != state.step:
+                evaluation = measure()
+            if last > 1:
+                evaluation, averaged = try_average(
+                    self.placement, last, evaluation, measure=measure, ranks=self.ranks, tell=tell, log=self._log
+                )
+            if tokens is not None:
+                tell(
+                    f"The final loss is that of {evaluation.tokens:,} of {self.sizes.heldout_tokens:,} held-out "
+                    "tokens, spread evenly: all of them would take more than a fifth of the time."
+                )
+            seconds = self.clock.seconds()
+            self.observer.on_evaluate(EvaluationReport(weights_step, seconds, evaluation, best=True, final=True))
+        self.placement.gather_weights()
+        numbers = evaluation.numbers() if evaluation else {}
+        self.ranks.on_main(lambda: self._log("end", reason=reason, weights_step=weights_step, **numbers))
+        seconds = self.clock.seconds()
+        return TrainResult(reason, state.step, weights_step, evaluation, plan, state.tokens, seconds, tuple(averaged))
+
+    def _log(self, event: str, **values: object) -> None:
+        if self.metrics is not None:
+            step, tokens, seconds = self.state.step, self.state.tokens, self.clock.seconds()
+            self.metrics.write(event, step=step, tokens=tokens, seconds=seconds, **values)
+
+    def _report_step(self, result: StepResult) -> None:
+        state, plan, optimisers, callbacks = self.state, self.plan, self.optimisers, self.callbacks
+        if plan.logs_after(state.step - 1):
+            self._log("train", **log_values(result, state, plan, optimisers, callbacks))
+        report = step_report(result, state, plan, optimisers, callbacks, pace=self.pace, sizes=self.sizes)
+        self.observer.on_step(report)
