@@ -141,7 +141,7 @@ def test_a_prepared_text_that_is_lost_is_made_again_by_a_command_that_there_is(r
 def test_what_is_no_text_and_no_model_is_said_at_once(run: RunResult) -> None:
     model = mingyue.load(run.folder)
     for given in (5, ["明", "月"], b"a"):
-        with pytest.raises(SettingsError, match=f"text is to be a text, and .* is {type(given).__name__}"):
+        with pytest.raises(SettingsError, match=rf"text must be a string, not .* \({type(given).__name__}\)"):
             mingyue.inspect(model, given)
     with pytest.raises(SettingsError, match="int is no model"):
         mingyue.inspect(5, POEM)

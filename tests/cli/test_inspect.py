@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -58,7 +60,7 @@ def arguments(view: str, of_pairs: bool = False) -> list[str]:
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("of_pairs", [False, True])
 def test_every_view_prints_tables_in_both_languages(run, model, pairs, view, of_pairs):
-    command = ("inspect", pairs if of_pairs else model, view, *arguments(view, of_pairs))
+    command = ("inspect", view, pairs if of_pairs else model, *arguments(view, of_pairs))
     english, chinese = run(*command, "--language", "en"), run(*command, "--language", "zh")
     for code, out, err in (english, chinese):
         assert (code, err) == (0, "")
@@ -68,7 +70,7 @@ def test_every_view_prints_tables_in_both_languages(run, model, pairs, view, of_
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_json_has_the_named_arrays_of_the_view(run, model, view):
-    code, out, err = run("inspect", model, view, *arguments(view), "--json")
+    code, out, err = run("inspect", view, model, *arguments(view), "--json")
     assert (code, err) == (0, "")
     looked = mingyue.inspect(model, None if view == "heads" else POEM)
     given = {"vectors": ("月", [POEM, "望明月"]), "neighbours": ("月",)}
@@ -76,14 +78,14 @@ def test_json_has_the_named_arrays_of_the_view(run, model, view):
 
 
 def test_the_numbers_of_surprise_are_those_of_score(run, model):
-    _, out, _ = run("inspect", model, "surprise", "--text", POEM, "--language", "en")
+    _, out, _ = run("inspect", "surprise", model, "--text", POEM, "--language", "en")
     for one in mingyue.load(model).score(POEM).tokens[1:]:
         assert one.logprob is not None
         assert f" {-one.logprob:.3f} " in out
 
 
 def test_the_rows_of_a_head_are_those_of_the_forward_pass(run, model):
-    _, out, _ = run("inspect", model, "attention", "--text", POEM, "--layer", "1", "--head", "0", "--json")
+    _, out, _ = run("inspect", "attention", model, "--text", POEM, "--layer", "1", "--head", "0", "--json")
     found = np.array(json.loads(out)["self"]["weights_LHTS"])
     taps = mingyue.inspect(model, POEM).capture("blocks.1.attention.weights").values["blocks.1.attention.weights"]
     assert found.shape == (1, 1, len(POEM), len(POEM))
@@ -91,7 +93,7 @@ def test_the_rows_of_a_head_are_those_of_the_forward_pass(run, model):
 
 
 def test_lens_shows_as_many_words_as_are_asked_for_and_says_where_more_are(run, model):
-    command = ("inspect", model, "lens", "--text", "明月", "--language", "en")
+    command = ("inspect", "lens", model, "--text", "明月", "--language", "en")
     one, two, many = (run(*command, *more)[1] for more in ((), ("--top", "2"), ("--top", "9999")))
     assert one.count("%") < two.count("%") < many.count("%")
     assert "3 of the" not in two and "3 of the" in many
@@ -100,13 +102,13 @@ def test_lens_shows_as_many_words_as_are_asked_for_and_says_where_more_are(run, 
 def test_a_word_that_is_not_in_the_text_of_a_report_is_remarked(run, model, tmp_path):
     pytest.importorskip("vl_convert", reason="extra `plot` is not installed")
     out = str(tmp_path / "r.html")
-    code, _, err = run("inspect", model, "report", "--text", "床前", "--word", "月", "--out", out, "--language", "zh")
+    code, _, err = run("inspect", "report", model, "--text", "床前", "--word", "月", "--out", out, "--language", "zh")
     assert code == 0
     assert "没有“月”" in "".join(err.split())
 
 
 def test_a_narrow_terminal_spares_columns_and_says_which(run, model, monkeypatch):
-    command = ("inspect", model, "trace", "--text", "明月", "--language", "en")
+    command = ("inspect", "trace", model, "--text", "明月", "--language", "en")
     assert "Left out" not in run(*command)[1]
     monkeypatch.setattr("mingyue.cli.screen._WIDE", 80)
     narrow = run(*command)[1]
@@ -118,7 +120,7 @@ def test_a_narrow_terminal_spares_columns_and_says_which(run, model, monkeypatch
 def test_a_picture_of_a_very_long_text_is_announced(run, model, tmp_path, monkeypatch):
     pytest.importorskip("vl_convert", reason="extra `plot` is not installed")
     monkeypatch.setattr("mingyue.cli.inspect._MANY", 3)
-    command = ("inspect", model, "surprise", "--text", "床前明月", "--language", "en", "--out")
+    command = ("inspect", "surprise", model, "--text", "床前明月", "--language", "en", "--out")
     assert "takes its time" in run(*command, str(tmp_path / "s.png"))[2]
     assert "takes its time" not in run(*command, str(tmp_path / "s.html"))[2]
 
@@ -128,20 +130,20 @@ def test_a_picture_of_a_very_long_text_is_announced(run, model, tmp_path, monkey
 
 def test_a_text_may_come_from_a_file_or_standard_input(run, model, tmp_path, monkeypatch):
     """A line end that `echo` or an editor put there is no part of the text."""
-    expected = run("inspect", model, "surprise", "--text", "明月")[1]
+    expected = run("inspect", "surprise", model, "--text", "明月")[1]
     (tmp_path / "text.txt").write_text("明月\n", encoding="utf-8")
-    assert run("inspect", model, "surprise", "--file", str(tmp_path / "text.txt"))[1] == expected
+    assert run("inspect", "surprise", model, "--file", str(tmp_path / "text.txt"))[1] == expected
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("明月\n".encode()), encoding="ascii"))
-    assert run("inspect", model, "surprise", "--text", "-")[1] == expected
+    assert run("inspect", "surprise", model, "--text", "-")[1] == expected
 
 
 def test_the_texts_of_vectors_may_be_given_either_way(run, model):
-    command = ("inspect", model, "vectors", "--word", "月", "--json")
+    command = ("inspect", "vectors", model, "--word", "月", "--json")
     assert run(*command, "--texts", "明月", "望月")[1] == run(*command, "--text", "明月", "--text", "望月")[1]
 
 
 def test_without_a_target_the_own_translation_is_told_beside_the_result(run, pairs):
-    code, out, err = run("inspect", pairs, "surprise", "--text", "ab", "--json")
+    code, out, err = run("inspect", "surprise", pairs, "--text", "ab", "--json")
     assert code == 0
     assert "own translation (beam 4" in " ".join(err.split())
     own = mingyue.inspect(pairs, "ab").reading
@@ -149,7 +151,7 @@ def test_without_a_target_the_own_translation_is_told_beside_the_result(run, pai
 
 
 def test_text_and_source_are_the_same_of_a_pair(run, pairs):
-    command = ("inspect", pairs, "surprise", "--target", "c", "--json")
+    command = ("inspect", "surprise", pairs, "--target", "c", "--json")
     assert run(*command, "--text", "ab")[1] == run(*command, "--source", "ab")[1]
 
 
@@ -168,7 +170,7 @@ def test_the_language_is_that_of_the_system_unless_given(run, model, monkeypatch
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    command = ("inspect", model, "neighbours", "--word", "月")
+    command = ("inspect", "neighbours", model, "--word", "月")
     assert (run(*command)[1] == run(*command, "--language", "zh")[1]) is chinese
 
 
@@ -206,7 +208,7 @@ def test_the_language_is_that_of_the_system_unless_given(run, model, monkeypatch
 )
 def test_what_cannot_be_shown_is_refused_with_what_to_do(run, model, options, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, err = run("inspect", model, *options)
+    code, out, err = run("inspect", options[0], model, *options[1:])
     assert (code, out) == (2, "")
     shown = " ".join(err.split())
     for words in told:
@@ -216,16 +218,87 @@ def test_what_cannot_be_shown_is_refused_with_what_to_do(run, model, options, to
 
 
 def test_a_folder_that_holds_no_model_is_named(run, tmp_path):
-    code, out, err = run("inspect", str(tmp_path), "lens", "--text", "a")
+    code, out, err = run("inspect", "lens", str(tmp_path), "--text", "a")
     assert (code, out) == (2, "")
     assert str(tmp_path) in "".join(err.split("\n"))
 
 
-def test_help_has_every_view_with_an_example_that_the_program_takes(run):
+def test_help_has_every_view_and_its_own_help_an_example_that_the_program_takes(run):
     from mingyue.cli.app import app
+    from mingyue.cli.inspect import VIEWS as LISTED
 
     code, out, _ = run("inspect", "--help")
     assert code == 0
-    for view in (*VIEWS, "film", "report"):
-        line = next(line.strip() for line in out.splitlines() if f"mingyue inspect runs/poems {view}" in line)
-        app.parse_args(line.split()[1:], exit_on_error=False, print_error=False)
+    assert tuple(LISTED) == (*VIEWS, "film", "report")
+    for view in LISTED:
+        assert re.search(rf"│ {view} +[A-Z]", out), view
+        code, own, _ = run("inspect", view, "--help")
+        assert code == 0
+        line = next(line for line in own.splitlines() if f"mingyue inspect {view} runs/poems" in line)
+        app.parse_args(line.split()[2:], exit_on_error=False, print_error=False)
+
+
+def test_help_of_a_view_has_its_own_options_only(run):
+    def shown(view: str) -> set[str]:
+        return set(re.findall(r"(--[a-z]+) ", run("inspect", view, "--help")[1]))
+
+    common = {"--out", "--language", "--device", "--threads"}
+    text = {"--text", "--file", "--source", "--target", "--step"}
+    help_and_debug = {"--help", "--debug"}
+    expected = {
+        "attention": {*text, "--layer", "--head", "--json"},
+        "lens": {*text, "--top", "--json"},
+        "trace": {*text, "--json"},
+        "vectors": {"--word", "--texts", "--text", "--file", "--step", "--seed", "--json"},
+        "neighbours": {"--word", "--top", "--step", "--json"},
+        "film": {"--text", "--file", "--source", "--json"},
+        "report": {*text, "--word", "--seed"},
+    }
+    for view, own in expected.items():
+        assert shown(view) - help_and_debug == own | common, view
+
+
+def test_defaults_that_help_shows_are_those_of_the_views():
+    from mingyue.api.inspect import view_command
+
+    compared = 0
+    for view in VIEWS:
+        command = view_command(view)
+        taken = inspect.signature(command.make).parameters
+        for option in command.options:
+            if isinstance(option.default, int):
+                compared += 1
+                assert taken[option.name].default in (option.default, None), (view, option.name)
+        assert set(command.arguments) <= set(taken)
+    assert compared >= 4
+
+
+def test_without_a_view_or_with_an_unknown_one_the_views_are_listed(run, model):
+    for given, told in (
+        ((), "needs a view"),
+        (("atention", model), "Did you mean attention?"),
+        ((model,), "not a view"),
+    ):
+        code, out, err = run("inspect", *given)
+        assert (code, out) == (2, "")
+        assert told in err
+        for view in (*VIEWS, "film", "report"):
+            assert re.search(rf"^  {view} +[A-Z]", err, flags=re.MULTILINE), view
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_former_order_of_model_and_view_still_works_with_a_note(run, model, view):
+    code, out, err = run("inspect", model, view, *arguments(view), "--language", "en")
+    assert (code, out) == (0, run("inspect", view, model, *arguments(view), "--language", "en")[1])
+    assert "`mingyue inspect RUN VIEW` is deprecated: use `mingyue inspect VIEW RUN`" in " ".join(err.split())
+
+
+def test_the_former_order_takes_options_in_front_and_standard_input(run, model, monkeypatch):
+    expected = run("inspect", "surprise", model, "--text", "明月", "--json")[1]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("明月\n".encode()), encoding="ascii"))
+    code, out, err = run("--debug", "inspect", "--text", "-", model, "surprise", "--json")
+    assert (code, out) == (0, expected)
+    assert err.count("deprecated") == 1
+    code, _, err = run("inspect", model, "surprise", "--text", "月", "--head", "0")
+    assert code == 2
+    assert "no use for --head" in " ".join(err.split())

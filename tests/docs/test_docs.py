@@ -252,14 +252,25 @@ def options() -> set[str]:
     from mingyue.cli.app import app
 
     known = {"--help", "--version", "--debug"}
-    verbs = "train,resume,demo,generate,score,translate,evaluate,inspect,info,data list,data get,doctor"
-    verbs += ",claims list,claims run,claims report"
+    from mingyue.cli.inspect import VIEWS
+
+    verbs = "train,resume,demo,generate,score,translate,evaluate,info,data list,data get,doctor"
+    verbs += ",claims list,claims run,claims report" + "".join(f",inspect {view}" for view in VIEWS)
     for path in verbs.split(","):
         verb = app
         for name in path.split():
             verb = verb[name]
         known |= {name for argument in verb.assemble_argument_collection() for name in argument.names}
     return known
+
+
+@pytest.mark.parametrize("page", [*PAGES, *TOP], ids=short)
+def test_every_view_shown_stands_before_the_model(page):
+    from mingyue.cli.inspect import VIEWS
+
+    shown = [shlex.split(command, comments=True)[1:] for _, command, _ in commands(page)]
+    views = [words[1] for words in shown if words[:1] == ["inspect"] and len(words) > 1]
+    assert not [view for view in views if view not in (*VIEWS, "VIEW", "--help")]
 
 
 @pytest.mark.parametrize("page", [*PAGES, *TOP], ids=short)

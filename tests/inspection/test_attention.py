@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mingyue.errors import GenerationError, SettingsError
-from mingyue.inspection import weights as shown_weights
+from mingyue.inspection import attention_weights as shown_weights
 from mingyue.inspection.attention import attention_view
 from mingyue.nn import Taps
 
@@ -166,7 +166,7 @@ def test_a_picture_of_all_heads_tells_the_text(lively, lively_pairs, monkeypatch
     assert attention_view(subject, subject.read("a bc")).charts()[0].note.endswith("Tokens: a ␣ b c")
     cross = attention_view(lively_pairs(), lively_pairs().read("xy", "ab")).charts("zh")[2]
     assert cross.note.endswith("行的 token：<bos> x y；列的 token：a b <eos>")
-    monkeypatch.setattr("mingyue.inspection.attention.MOST_TOKENS_TOLD", 3)
+    monkeypatch.setattr("mingyue.inspection.attention.MOST_TOKENS_LISTED", 3)
     assert attention_view(subject, subject.read("abcdef")).charts()[0].note.endswith("Tokens: a b c …")
 
 

@@ -14,10 +14,10 @@ from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.errors import CheckpointError, SettingsError
 from mingyue.inspection import Subject
 from mingyue.inspection import film as film_module
+from mingyue.inspection.attention_weights import part_weights
 from mingyue.inspection.film import film_view
 from mingyue.inspection.frames import SIDE, read_frames, take_frame, write_frame
 from mingyue.inspection.parts import attention_parts
-from mingyue.inspection.weights import part_weights
 from mingyue.models import build_model
 
 SIZES = {

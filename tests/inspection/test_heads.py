@@ -15,12 +15,11 @@ from mingyue.inspection import Subject
 from mingyue.inspection import heads as heads_module
 from mingyue.inspection.ablation import ablate_heads
 from mingyue.inspection.arrays import to_lists
-from mingyue.inspection.heads import heads_view
-from mingyue.inspection.heads_shown import heads_table
+from mingyue.inspection.head_labels import PartHeads
+from mingyue.inspection.head_patterns import Probe, Scores, masks, random_probe, score_patterns
+from mingyue.inspection.heads import heads_table, heads_view
 from mingyue.inspection.interventions import edited_logits, switch_off
-from mingyue.inspection.labels import PartHeads
 from mingyue.inspection.parts import attention_part, attention_parts
-from mingyue.inspection.patterns import Probe, Scores, masks, random_probe, score_patterns
 from mingyue.nn import Taps
 from mingyue.text import train_char
 from mingyue.words import Words
@@ -121,7 +120,9 @@ def test_probes_are_random_tokens_written_twice_by_the_seed(lively, lively_pairs
 
 
 def test_a_model_too_small_for_probes_says_so_with_its_numbers(lively):
-    with pytest.raises(GenerationError, match=r"context of 6 tokens \(window 6\).*sequence of 2, twice; it takes 3"):
+    with pytest.raises(
+        GenerationError, match=r"context of 6 tokens \(window 6\).*sequence of 2; at least 3 are needed"
+    ):
         heads_view(lively(context=6))
     heads_view(lively(context=7))
 
@@ -260,16 +261,16 @@ def test_heads_switched_off_side_by_side_are_those_of_an_edit_of_the_whole_model
         for layer, head in np.ndindex(part.n_layers, part.n_heads):
             off = edited_logits(subject, reading, switch_off(layer, head, part_name))
             assert losses.zero_LH[layer, head] == pytest.approx(loss_of(off), abs=1e-5)
-        taps = Taps(part.place(1, "heads"))
+        taps = Taps(part.tap(1, "heads"))
         subject.logits(reading, taps)
-        mean_D = taps.values[part.place(1, "heads")][0, 2].mean(0)
+        mean_D = taps.values[part.tap(1, "heads")][0, 2].mean(0)
 
         def mean_of_head_2(heads_BHTD):
             edited = heads_BHTD.clone()
             edited[:, 2] = mean_D
             return edited
 
-        with_mean = edited_logits(subject, reading, {part.place(1, "heads"): mean_of_head_2})
+        with_mean = edited_logits(subject, reading, {part.tap(1, "heads"): mean_of_head_2})
         assert losses.mean_LH[1, 2] == pytest.approx(loss_of(with_mean), abs=1e-5)
 
 

@@ -12,7 +12,7 @@ import torch
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection import capture, interventions
 from mingyue.inspection.interventions import edited_logits, patching, replace_vector, switch_off
-from mingyue.inspection.parts import place_names
+from mingyue.inspection.taps import tap_names
 
 PARTS = {
     "encoder": "encoder.blocks.1.attention.heads",
@@ -30,7 +30,7 @@ def test_the_example_of_the_module_runs():
 def test_a_head_that_is_off_changes_what_comes_after_it_and_nothing_before(lively):
     subject = lively()
     reading = subject.read("abcabc")
-    places = place_names(subject)
+    places = tap_names(subject)
     plain = capture(subject, reading, "*").values
     edited = capture(subject, reading, "*", switch_off(1, 2)).values
     at = places.index("blocks.1.attention.heads")
@@ -88,7 +88,7 @@ def test_several_edits_are_one_dict(lively):
     [
         (
             switch_off(2, 0),
-            "no place called 'blocks.2.attention.heads'(?s:.*)Did you mean 'blocks.[01].attention.heads'",
+            "no tap 'blocks.2.attention.heads'(?s:.*)Did you mean 'blocks.[01].attention.heads'",
         ),
         (switch_off(0, 4), "no head 4 at blocks.0.attention.heads(?s:.*)0 to 3"),
         (switch_off(0, -1), "no head -1"),
@@ -98,7 +98,7 @@ def test_several_edits_are_one_dict(lively):
             replace_vector("blocks.0.output", 0, [1.0, 2.0]),
             r"shape \[2\] does not fit blocks.0.output, which has \[16\]",
         ),
-        ({"blocks.*.atention.heads": lambda value: value}, "no place called"),
+        ({"blocks.*.atention.heads": lambda value: value}, "no tap"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(lively, edits, says):
@@ -161,8 +161,8 @@ def test_any_place_can_be_patched_and_batches_change_nothing(lively, monkeypatch
         ("abcd", {}, GenerationError, "clean text has 3 tokens, the corrupted one 4"),
         ("xbc", {"answer": "ab"}, GenerationError, "'ab' is 2 tokens, not 1"),
         ("xbc", {"answer": 999}, GenerationError, "no token 999"),
-        ("abc", {}, GenerationError, "differ by the same"),
-        ("xbc", {"places": "blocks.*.outputs"}, SettingsError, "no place called 'blocks.[*].outputs'"),
+        ("abc", {}, GenerationError, "same logit difference"),
+        ("xbc", {"places": "blocks.*.outputs"}, SettingsError, "no tap 'blocks.[*].outputs'"),
         ("xbc", {"at": 3}, SettingsError, "no position 3: the texts have 3 tokens"),
     ],
 )
@@ -180,11 +180,11 @@ def test_places_of_both_texts_are_not_patched_together(lively_pairs):
 
 
 def test_names_of_places_are_those_of_the_running_code(lively, lively_pairs):
-    places = place_names(lively())
+    places = tap_names(lively())
     assert places[:2] == ("embeddings", "blocks.0.attention.query")
     assert places[-2:] == ("final", "logits")
     assert len(places) == 3 + 2 * 11
-    assert "decoder.blocks.1.cross_attention.weights" in place_names(lively_pairs())
+    assert "decoder.blocks.1.cross_attention.weights" in tap_names(lively_pairs())
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

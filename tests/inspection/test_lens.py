@@ -66,8 +66,8 @@ def test_the_last_position_of_a_text_is_a_prediction_without_truth(lively):
     assert view.truth_pieces_T == ("b", "c", "")
     grid = view.charts("en")[0]
     assert "last column is a prediction" in grid.note
-    assert not any("what came" in line for line in grid.cells[0][-1].hover)
-    assert any("what came: c" in line for line in grid.cells[0][1].hover)
+    assert not any("actual" in line for line in grid.cells[0][-1].hover)
+    assert any("actual: c" in line for line in grid.cells[0][1].hover)
 
 
 def test_of_pairs_it_reads_the_decoder_and_knows_every_truth(lively_pairs):
@@ -111,7 +111,7 @@ def test_notes_of_tables_speak_of_their_own_rows_and_columns(lively):
         for note in (means.note, words.note):
             assert rows in note
             assert "last column" not in note and "最后一列" not in note
-    assert "2 places" in view.tables("en")[0].note
+    assert "2 positions" in view.tables("en")[0].note
 
 
 def test_the_table_has_the_words_that_are_asked_for_up_to_three(lively):
@@ -125,7 +125,7 @@ def test_the_table_has_the_words_that_are_asked_for_up_to_three(lively):
                 words = [f"{word} " for word in view.top_pieces_LTK[layer][t][:shown]]
                 assert cell.count("%") + cell.count("e-") == shown
                 assert all(word in cell for word in words)
-        assert ("3 of the 7 words" in table.note) is (top == 7)
+        assert ("3 of the 7 predictions" in table.note) is (top == 7)
 
 
 def test_long_texts_are_drawn_within_a_cap_that_is_said(lively):

@@ -26,7 +26,7 @@ def expected(table, letters, letter, count):
 
 def test_a_tied_model_has_one_table_and_its_nearest_rows_are_found(lively, letters):
     subject = lively()
-    view = neighbours_view(subject, "k", count=7)
+    view = neighbours_view(subject, "k", top=7)
     (nearest,) = view.nearest
     best = expected(subject.module.embedding.weight, letters, "k", 7)
     assert nearest.ids_K.tolist() == best.indices.tolist()
@@ -37,7 +37,7 @@ def test_a_tied_model_has_one_table_and_its_nearest_rows_are_found(lively, lette
 
 def test_untied_models_have_two_tables(lively, letters):
     subject = lively(tied_output=False)
-    view = neighbours_view(subject, "k", count=3)
+    view = neighbours_view(subject, "k", top=3)
     tables = (subject.module.embedding.weight, subject.module.output.weight)
     for nearest, table in zip(view.nearest, tables, strict=True):
         assert nearest.ids_K.tolist() == expected(table, letters, "k", 3).indices.tolist()
@@ -47,14 +47,14 @@ def test_untied_models_have_two_tables(lively, letters):
 
 
 def test_what_spells_nothing_is_never_a_neighbour(lively, letters):
-    view = neighbours_view(lively(), "k", count=10_000)
+    view = neighbours_view(lively(), "k", top=10_000)
     ids = set(view.nearest[0].ids_K.tolist())
     assert len(ids) == view.nearest[0].candidates == letters.vocab_size - 3 - 128 - 1
     assert not ids & {letters.pad_id, letters.bos_id, letters.eos_id, letters.encode("k")[0]}
 
 
 def test_rows_beyond_the_tokenizer_are_left_out(lively, letters):
-    view = neighbours_view(lively(vocab_size=letters.vocab_size + 5), "k", count=10_000)
+    view = neighbours_view(lively(vocab_size=letters.vocab_size + 5), "k", top=10_000)
     assert max(view.nearest[0].ids_K.tolist()) < letters.vocab_size
 
 
@@ -83,19 +83,19 @@ def test_a_word_that_is_one_token_behind_a_space_is_found_so(lively):
     words = train_bpe(["a king a king a queen a king "] * 50, vocab_size=270)
     assert len(words.encode(" king")) == 1 < len(words.encode("king"))
     view = neighbours_view(Subject(lively(vocab_size=words.vocab_size).module, words), "king")
-    assert view.nearest[0].piece == " king"
+    assert view.nearest[0].piece == "␣king"
     assert "space before it" in view.tables("en")[0].note
 
 
 @pytest.mark.parametrize(("word", "count", "error"), [("k", 0, SettingsError), ("", 3, GenerationError)])
 def test_bad_input(lively, word, count, error):
     with pytest.raises(error):
-        neighbours_view(lively(), word, count=count)
+        neighbours_view(lively(), word, top=count)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_charts_and_dict(lively, language):
-    view = neighbours_view(lively(tied_output=False), "k", count=4)
+    view = neighbours_view(lively(tied_output=False), "k", top=4)
     charts = view.charts(language)
     assert len(charts) == 2
     assert all("k" in chart.title for chart in charts)

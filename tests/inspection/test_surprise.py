@@ -27,14 +27,14 @@ def test_the_sum_and_every_token_are_those_of_score(lively, starts_with_bos, tex
     assert view.nats_per_token == pytest.approx(wanted.nats_per_token, abs=1e-5)
     expected = [math.nan if token.logprob is None else token.logprob for token in wanted.tokens]
     np.testing.assert_allclose(view.logprob_N, expected, atol=1e-5)
-    assert view.pieces_N == tuple(token.text for token in wanted.tokens)
+    assert view.pieces_N == tuple(token.text.replace(" ", "␣") for token in wanted.tokens)
 
 
 def test_the_first_token_without_a_start_mark_has_no_colour_and_says_why(lively):
     view = surprise_view(lively(), lively().read("abc"))
     (chart,) = view.charts("en")
     assert chart.marks[0].value is None
-    assert "nothing stands before it" in chart.marks[0].hover[0]
+    assert "no token stands before it" in chart.marks[0].hover[0]
     assert chart.marks[1].value == pytest.approx(-float(view.logprob_N[1]))
     assert "no probability" in chart.note
     marked = surprise_view(lively(starts_with_bos=True), lively(starts_with_bos=True).read("abc"))
@@ -89,7 +89,7 @@ def test_line_ends_of_the_text_end_lines_of_the_picture(lively):
     subject = Subject(lively(vocab_size=words.vocab_size).module, words)
     view = surprise_view(subject, subject.read("a\nb字"))
     assert view.texts_N == ("a", "\n", "b", "<E5>", "<AD>", "<97>")
-    assert view.pieces_N[1] == "\\n"
+    assert view.pieces_N[1] == "⏎"
 
 
 def test_a_text_of_one_token_has_nothing_to_count(lively):
@@ -108,7 +108,7 @@ def test_bad_input(lively):
         subject.read("ab" * 40)
     with torch.no_grad():
         subject.module.embedding.weight.fill_(math.nan)
-    with pytest.raises(GenerationError, match="not a number"):
+    with pytest.raises(GenerationError, match="is NaN"):
         surprise_view(subject, subject.read("abc"))
 
 

@@ -202,7 +202,7 @@ def test_a_text_of_one_token_has_no_loss(lively):
 def test_a_text_whose_weights_would_not_fit_is_refused_with_both_numbers(lively, monkeypatch):
     monkeypatch.setattr(trace, "MOST_CELLS", 4 * 9**2 - 1)
     subject = lively()
-    with pytest.raises(GenerationError, match=r"9 tokens make 324 attention weights a layer.*at most 323") as error:
+    with pytest.raises(GenerationError, match=r"9 tokens have 324 attention weights per layer.*at most 323") as error:
         trace_view(subject, subject.read(TEXT))
     assert "at most 8 tokens" in str(error.value)
     assert trace_view(subject, subject.read(TEXT[:8])).loss is not None

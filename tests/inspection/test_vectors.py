@@ -11,7 +11,8 @@ import torch
 from mingyue.errors import GenerationError
 from mingyue.inspection import Subject
 from mingyue.inspection.tokens import occurrences
-from mingyue.inspection.vectors import MOST_OCCURRENCES, principal_plane, vectors_view
+from mingyue.inspection.vectors import vectors_view
+from mingyue.inspection.word_vectors import MOST_OCCURRENCES, principal_plane
 from mingyue.nn import Taps
 from mingyue.text import byte_tokenizer, train_bpe
 
@@ -167,7 +168,7 @@ def test_a_word_that_is_another_token_elsewhere_is_said(lively):
     subject = Subject(lively(vocab_size=words.vocab_size).module, words)
     view = vectors_view(subject, "king", ["a king", "king"])
     assert len(set(view.token_N.tolist())) == 2
-    assert "does not end in the same token everywhere" in view.tables("en")[0].note
+    assert "last token is not the same everywhere" in view.tables("en")[0].note
     assert view.cosines_LNN[0, 0, 1] < 0.99
 
 

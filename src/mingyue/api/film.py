@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mingyue.api.inspected import subject_of
 from mingyue.api.loading import check_has_checkpoint, load_either
-from mingyue.api.translator import Translator
 from mingyue.errors import SettingsError
 from mingyue.inspection.film import FilmView, film_view
 from mingyue.inspection.frames import Frame, read_frames, take_frame
-from mingyue.inspection.subject import Subject
 from mingyue.runs.watching import read_watched
 from mingyue.training import Checkpoints, RunFolder, read_log
 
@@ -49,9 +48,5 @@ def film_of(
 
 
 def _frame(run: RunFolder, text: str, step: int, device: str | None, threads: int | None) -> Frame:
-    opened = load_either(run.path, device=device, threads=threads, step=step)
-    if isinstance(opened, Translator):
-        subject = Subject(opened.module, opened.tokenizer, opened.source_tokenizer)
-    else:
-        subject = Subject(opened.module, opened.tokenizer, starts_with_bos=opened.starts_with_bos)
+    subject = subject_of(load_either(run.path, device=device, threads=threads, step=step))
     return take_frame(subject, read_watched(subject, text), step)

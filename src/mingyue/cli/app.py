@@ -55,29 +55,10 @@ mingyue demo --translate
 The first reads Python's own documentation. Other options of `mingyue train`,
 such as --preset, are accepted too."""
 
-_INSPECT = """Look inside a model: attention, vectors, predictions of each layer, every shape; or all in one page.
+_INSPECT = """Look inside a model: attention, vectors, predictions of each layer, shapes; or all in one page.
 
-attention: attention weights of every layer and head
-    mingyue inspect runs/poems attention --text 床前明月光
-lens: predictions of each layer at each position
-    mingyue inspect runs/poems lens --text 床前明月光
-surprise: surprisal of each token, and what was predicted instead
-    mingyue inspect runs/poems surprise --text 床前明月光
-trace: every step from ids to loss: shapes, parameters, FLOPs, source line
-    mingyue inspect runs/poems trace --text 床前明月光
-heads: what each head does, and the loss without it
-    mingyue inspect runs/poems heads
-vectors: vectors of one word in several texts, layer by layer
-    mingyue inspect runs/poems vectors --word 月 --texts 明月光 望明月
-neighbours: nearest words by embedding
-    mingyue inspect runs/poems neighbours --word 月
-film: attention during training, for a run with --watch
-    mingyue inspect runs/poems film --out film.html
-report: all views except the film, in one page
-    mingyue inspect runs/poems report --text 床前明月光
-
-Tables are printed; --out writes pictures. Layers, heads and positions are
-counted from 0."""
+Tables are printed; --out writes pictures. Layers, heads and positions are counted from 0.
+`mingyue inspect VIEW --help` lists the options of a view."""
 
 _VERBS = (
     ("train", _make, _TRAIN),

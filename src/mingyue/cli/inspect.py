@@ -1,124 +1,172 @@
-"""`mingyue inspect`."""
+"""`mingyue inspect VIEW`: one sub-command for each view."""
 
 from __future__ import annotations
 
+import inspect as signatures
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import App, Group, Parameter
 
 from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
+from mingyue.cli.main import ARGUMENTS, main
 from mingyue.cli.screen import language_of_system, remark, show, stderr, stdout, table, write, write_json
 from mingyue.cli.texts import collect, without_final_newline
+from mingyue.config import nearest
 from mingyue.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mingyue.api import Inspection
+    from mingyue.inspection.command import Command, Option
     from mingyue.inspection.view import View
     from mingyue.words import Language, TextTable
 
-Name = Literal["attention", "lens", "surprise", "trace", "heads", "vectors", "neighbours", "film", "report"]
+_POEM = "--text 床前明月光"
+VIEWS: dict[str, tuple[str, str]] = {
+    "attention": ("Attention weights of every layer and head.", _POEM),
+    "lens": ("What each layer would predict next, at each position.", _POEM),
+    "surprise": ("How unlikely each token was, and which tokens were likelier.", _POEM),
+    "trace": ("Every step from ids to loss: shapes, parameters, FLOPs, source line.", _POEM),
+    "heads": ("What each head does, and the loss without it.", _POEM),
+    "vectors": ("The vectors of one word in several texts, layer by layer.", "--word 月 --texts 明月光 望明月"),
+    "neighbours": ("Tokens with the nearest embeddings.", "--word 月"),
+    "film": ("Attention and predictions step by step, of a run trained with --watch.", "--out film.html"),
+    "report": ("A page with all views of a text but the film.", _POEM),
+}
+"""The views: a line about each, and the options of an example. `mingyue.inspection` has a module for each."""
+
 _MANY = 5_000
 """Tokens of a picture that takes long to draw."""
 _SLACK = 24
-"""Columns that a terminal may lack: names are then broken between words. Where it lacks more, columns are spared."""
+"""Columns that a terminal may lack: names are then broken between words. Where it lacks more, columns are left out."""
 _ANY_WIDTH = 10_000
 _ENDINGS = (".html", ".png", ".svg", ".json")
-_READS = ("attention", "lens", "surprise", "trace", "heads", "vectors", "film", "report")
-_TAKEN_BY: dict[str, tuple[str, ...]] = {
-    "text": _READS,
-    "file": _READS,
-    "source": ("attention", "lens", "surprise", "trace", "heads", "film", "report"),
-    "target": ("attention", "lens", "surprise", "trace", "heads", "report"),
-    "texts": ("vectors",),
-    "word": ("vectors", "neighbours", "report"),
-    "layer": ("attention",),
-    "head": ("attention",),
-    "top": ("lens", "surprise", "neighbours"),
-    "step": tuple(name for name in (*_READS, "neighbours") if name != "film"),
-    "seed": ("heads", "vectors", "report"),
-    "json": tuple(name for name in (*_READS, "neighbours") if name != "report"),
-}
-"""Which views have a use for an option; what is not here, all have."""
 
-_HERE = "A run folder, or a model folder."
-_VIEW = "What to look at; the list is above."
-_TEXT = (
-    "The text that is read; `-` reads standard input. For a model of pairs the source. Several for heads and vectors."
-)
-_FILE = "The same from a UTF-8 file."
-_SOURCE = "For a model of pairs: the text to translate (the same as --text)."
-_TARGET = "For a model of pairs: the translation to look at; none = the model's own, by a beam of 4."
-_TEXTS = "Texts that hold the word, one after the other (the same as --text, repeated)."
-_WORD = "The word to follow through the layers, or whose neighbours are asked for."
-_LAYER = "One layer, counted from 0; with --head the map of one head. Of pairs: of each of the three attentions."
-_HEAD = "One head, counted from 0."
-_TOP = (
-    "How many words a place, or how many neighbours; none = 5, and 10 neighbours. Of lens the table shows one, "
-    "with --top up to 3; a page shows more under the pointer, --json all."
-)
-_STEP = "The model of a run as it was after so many steps, where that checkpoint is kept; none = as it is used."
-_SEED = "Of everything that is drawn: probe texts, pairs of tokens to compare with."
-_OUT = "Write it to a file: .html (one page that needs no network), .png, .svg or .json."
-_LANGUAGE = "Language of titles and sentences; none = Chinese where the system's language is, else English."
-_JSON = "Print the named arrays as JSON instead of tables."
-_DEVICE = "cpu, cuda, mps; none = the best that is there."
-_THREADS = "CPU threads; none = all cores this process may use."
+_MODEL = "Run folder or model folder."
+_OUT = "File to write: .html (one offline page), .png, .svg or .json."
+_PAGE = "File to write, .html. [default: named after the model]"
+_LANGUAGE = "Language of titles and sentences. [default: from the system's locale]"
+_JSON = "Print the arrays by name as JSON instead of tables."
+_DEVICE = "cpu, cuda or mps. [default: best available]"
+_THREADS = "CPU threads. [default: all cores this process may use]"
+
+inspect = App(name="inspect", help_format="plaintext", usage="Usage: mingyue inspect VIEW [OPTIONS] MODEL")
+_views = Group("Views")
+for _order, (_view, (_line, _example)) in enumerate(VIEWS.items()):
+    inspect.command(
+        f"mingyue.cli.inspect:{_view}",
+        name=_view,
+        help=f"{_line}\n\nExample: mingyue inspect {_view} runs/poems {_example}",
+        group=_views,
+        sort_key=_order,
+    )
 
 
-def inspect(
-    model: Annotated[str, Parameter(help=_HERE)],
-    view: Annotated[Name, Parameter(help=_VIEW)],
-    /,
+def __getattr__(name: str) -> Callable[..., None]:
+    """The sub-command of a view, made when it is asked for: only then is its module imported."""
+    if name not in VIEWS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from mingyue.api.inspect import view_command
+
+    command = view_command(name)
+
+    def look(folder: str, /, **given: object) -> None:
+        _inspect(name, command, folder, given)
+
+    hidden = {option.name: option for other in VIEWS for option in view_command(other).options}
+    shown = {option.name: option for option in command.options}
+    options = [_parameter(option) for option in command.options]
+    options += [_parameter(option, show=False) for key, option in hidden.items() if key not in shown]
+    look.__signature__ = signatures.Signature(  # type: ignore[attr-defined]
+        [
+            signatures.Parameter(
+                "model", signatures.Parameter.POSITIONAL_ONLY, annotation=Annotated[str, Parameter(help=_MODEL)]
+            ),
+            *options,
+            _keyword("out", str | None, _PAGE if command.make is None else _OUT),
+            _keyword("language", Literal["en", "zh"] | None, _LANGUAGE),
+            _keyword("json", bool, _JSON, default=False, show=command.make is not None),
+            _keyword("device", str | None, _DEVICE),
+            _keyword("threads", int | None, _THREADS),
+        ]
+    )
+    return look
+
+
+def _parameter(option: Option, *, show: bool = True) -> signatures.Parameter:
+    words = option.help if option.default is None else f"{option.help} [default: {option.default}]"
+    if option.architecture is not None:
+        words = f"{words} ({option.architecture} models)"
+    return _keyword(option.name, option.type | None, words, show=show, many=option.name == "texts")
+
+
+def _keyword(
+    name: str,
+    kind: Any,  # noqa: ANN401
+    words: str,
     *,
-    text: Annotated[list[str] | None, Parameter(help=_TEXT, negative=())] = None,
-    file: Annotated[list[str] | None, Parameter(help=_FILE, negative=())] = None,
-    source: Annotated[str | None, Parameter(help=_SOURCE)] = None,
-    target: Annotated[str | None, Parameter(help=_TARGET)] = None,
-    texts: Annotated[list[str] | None, Parameter(help=_TEXTS, negative=(), consume_multiple=True)] = None,
-    word: Annotated[str | None, Parameter(help=_WORD)] = None,
-    layer: Annotated[int | None, Parameter(help=_LAYER)] = None,
-    head: Annotated[int | None, Parameter(help=_HEAD)] = None,
-    top: Annotated[int | None, Parameter(help=_TOP)] = None,
-    step: Annotated[int | None, Parameter(help=_STEP)] = None,
-    seed: Annotated[int | None, Parameter(help=_SEED)] = None,
-    out: Annotated[str | None, Parameter(help=_OUT)] = None,
-    language: Annotated[Literal["en", "zh"] | None, Parameter(help=_LANGUAGE)] = None,
-    json: Annotated[bool, Parameter(help=_JSON, negative=())] = False,
-    device: Annotated[str | None, Parameter(help=_DEVICE)] = None,
-    threads: Annotated[int | None, Parameter(help=_THREADS)] = None,
-) -> None:
-    """Look inside a model. The views are listed, with an example each, in the help text (`cli/app.py`).
+    default: object = None,
+    show: bool = True,
+    many: bool = False,
+) -> signatures.Parameter:
+    how = Parameter(help=words, negative=(), show=show, show_default=False, consume_multiple=many)
+    return signatures.Parameter(
+        name, signatures.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, how]
+    )
 
-    mingyue inspect runs/poems attention --text 床前明月光
-    """
-    given = {
-        "text": text, "file": file, "source": source, "target": target, "texts": texts, "word": word, "layer": layer,
-        "head": head, "top": top, "step": step, "seed": seed, "json": json or None,
-    }  # fmt: skip
-    _refuse_unused(view, given)
-    if view == "report" and out is None:
+
+@inspect.default
+def _no_view(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
+    """Look inside a model: attention, vectors, what each layer would predict, every shape; or all in one page."""
+    view = next((token for token in tokens[1:] if token in VIEWS), None)
+    if view is not None:
+        return _old_order(view)
+    listed = "\n".join(f"  {name:<12}{line}" for name, (line, _) in VIEWS.items())
+    advice = f"The views are:\n{listed}"
+    if not tokens:
+        raise SettingsError("mingyue inspect needs a view and a model", advice=advice)
+    if guess := nearest(tokens[0], VIEWS):
+        advice = f"Did you mean {guess}? {advice}"
+    raise SettingsError(f"{tokens[0]!r} is not a view", advice=advice)
+
+
+def _old_order(view: str) -> int:
+    """`mingyue inspect RUN VIEW`, the order of version 0.1, which works for one more version."""
+    remark("`mingyue inspect RUN VIEW` is deprecated: use `mingyue inspect VIEW RUN`")
+    given = list(ARGUMENTS.get())
+    verb = given.index("inspect")
+    given.remove(view)
+    return main([*given[: verb + 1], view, *given[verb + 1 :]])
+
+
+def _inspect(view: str, command: Command, model: str, given: Mapping[str, Any]) -> None:
+    """Make the view, print its tables, write it where that is asked for."""
+    _refuse_unused(view, command, given)
+    out: str | None = given.get("out")
+    files, json = given.get("file") or [], bool(given.get("json"))
+    if command.make is None and out is None:
         out = f"{_name(model)}-report.html"
-    _check_out(view, out, file or [])
-    read = [without_final_newline(one).text for one in collect([*(text or []), *(texts or [])], file or [])]
-    _check_texts(view, read, source, word)
-    words: Language = language or language_of_system()
+    _check_out(view, command, out, files)
+    read = [
+        without_final_newline(one).text
+        for one in collect([*(given.get("text") or []), *(given.get("texts") or [])], files)
+    ]
+    _check_texts(view, command, read, given)
+    words: Language = given.get("language") or language_of_system()
 
     from mingyue import api
 
     inspection = api.inspect(
         model,
-        read[0] if read and view != "vectors" else None,
-        source=source,
-        target=target,
-        step=step,
-        device=device,
-        threads=threads,
+        read[0] if read and command.texts != "compared" else None,
+        **{name: given.get(name) for name in ("source", "target", "step", "device", "threads")},
     )
+    arguments = {name: given[name] for name in command.arguments if given.get(name) is not None}
+    if command.texts in ("compared", "any number"):
+        arguments["texts"] = read if command.texts == "compared" else read[1:]
     found: View | None = None
     notes: list[str] = []
     with Live(stderr()) as live:
@@ -126,11 +174,13 @@ def inspect(
         def progress(done: int, total: int) -> None:
             live.show(view, done, total, [f"{done:,} of {total:,}"])
 
-        if view == "report":
+        if command.slow:
+            arguments["progress"] = progress
+        if command.make is None:
             assert out is not None
-            notes = inspection.report(out, language=words, word=word, seed=seed or 0, progress=progress)
+            notes = inspection.report(out, language=words, **arguments)
         else:
-            found = _look(inspection, view, given, read, progress)
+            found = inspection.view(view, **arguments)
     if found is not None and out is not None:
         _warn_of_time(found, out, words)
         notes = inspection.save(found, out, words)
@@ -141,23 +191,6 @@ def inspect(
         _print(found, words, json=json)
     if out is not None:
         remark(f"Written: {out}.") if json else write(f"Written: {out}\n")
-
-
-def _look(
-    inspection: Inspection,
-    view: Name,
-    options: Mapping[str, object],
-    texts: list[str],
-    progress: Callable[[int, int], None],
-) -> View:
-    """The view of that name, with the options that were given: they are called what its arguments are called."""
-    names = ("word", "layer", "head", "top", "seed")
-    arguments: dict[str, Any] = {name: options[name] for name in names if options[name] is not None}
-    if view == "vectors":
-        arguments["texts"] = texts
-    if view == "heads":
-        arguments |= {"texts": texts[1:], "progress": progress}
-    return getattr(inspection, view)(**arguments)
 
 
 def _warn_of_time(view: View, out: str, language: Language) -> None:
@@ -178,40 +211,49 @@ def _print(view: View, language: Language, *, json: bool) -> None:
         _show_table(one, language)
 
 
-def _refuse_unused(view: str, given: Mapping[str, object]) -> None:
-    """What was asked for is never ignored. Raises `SettingsError` for an option that the view has no use for."""
-    for name, value in given.items():
-        if value is not None and view not in _TAKEN_BY[name]:
+def _refuse_unused(view: str, command: Command, given: Mapping[str, Any]) -> None:
+    """Raise `SettingsError` for an option of other views: what is asked for is never ignored."""
+    from mingyue.api.inspect import view_command
+
+    own = {option.name for option in command.options} | {"out", "language", "device", "threads"}
+    own |= {"json"} if command.make is not None else set()
+    for name in given:
+        if name not in own:
+            others = [
+                other
+                for other in VIEWS
+                if name == "json" or name in {option.name for option in view_command(other).options}
+            ]
             raise SettingsError(
                 f"the view {view} has no use for --{name}",
-                advice=f"It is for: {', '.join(_TAKEN_BY[name])}.",
+                advice=f"It is an option of {', '.join(other for other in others if other != view)}.",
             )
 
 
-def _check_out(view: str, out: str | None, files: Sequence[str]) -> None:
+def _check_out(view: str, command: Command, out: str | None, files: Sequence[str]) -> None:
     """Raise `SettingsError`, before any work, for a file that could not be written."""
     check_output(out, *files, option="--out")
-    endings = (".html",) if view == "report" else _ENDINGS
+    endings = (".html",) if command.make is None else _ENDINGS
     if out is not None and Path(out).suffix.lower() not in endings:
         raise SettingsError(
-            f"--out {out}: there is no picture of this kind for {view}",
+            f"--out {out}: {view} is not written to this kind of file",
             advice=f"Its name ends in {', '.join(endings)}.",
         )
 
 
-def _check_texts(view: str, read: Sequence[str], source: str | None, word: str | None) -> None:
+def _check_texts(view: str, command: Command, read: Sequence[str], given: Mapping[str, Any]) -> None:
     """Raise `SettingsError` for a text or word that is missing, and for too many of them."""
-    texts = [*read, *([] if source is None else [source])]
-    if view in ("vectors", "neighbours") and word is None:
+    n_texts = len(read) + (given.get("source") is not None)
+    if view in ("vectors", "neighbours") and given.get("word") is None:
         raise SettingsError(f"{view} needs a word to look at", advice="Give it with --word.")
-    if view == "vectors" and not texts:
-        raise SettingsError("vectors needs texts that hold the word", advice="Give them with --texts.")
-    if view in ("attention", "lens", "surprise", "trace", "report") and not texts:
+    if command.texts == "compared" and not n_texts:
+        raise SettingsError(f"{view} needs texts that hold the word", advice="Give them with --texts.")
+    if command.texts == "one" and not n_texts:
         raise SettingsError(
             "there is no text to look at", advice="Give --text, --file, or `--text -` for standard input."
         )
-    if view not in ("heads", "vectors") and len(texts) > 1:
-        raise SettingsError(f"{view} looks at one text, and {len(texts)} are given", advice="Give one at a time.")
+    if command.texts in ("one", "optional") and n_texts > 1:
+        raise SettingsError(f"{view} looks at one text, and {n_texts} are given", advice="Give one at a time.")
 
 
 def _name(model: str) -> str:

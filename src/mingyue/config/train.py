@@ -210,7 +210,7 @@ class RunSettings(Settings):
     """Prompt of the samples."""
     watch: str = setting("", resume=OUTPUT, auto="nothing saved")
     """Text (for pairs: a source text) whose attention and lens are saved at each checkpoint, for
-    `mingyue inspect RUN film`."""
+    `mingyue inspect film RUN`."""
     average_last: Positive = setting(1, resume=allowed("applies at the end of the run"))
     """Number of last checkpoints whose weights are averaged at the end (the paper, section 6.1); 1 = no averaging."""
     patience: Positive | None = setting(

@@ -1,7 +1,8 @@
-"""Looking inside a model: what it attends to, which vectors it makes, what it would say at each layer, and why.
+"""Looking inside a model: what it attends to, which vectors it computes, what each layer would predict.
 
-A `Subject` is a model with its tokenizers, of either architecture; a `Reading` is a text as it reads it; `capture` runs
-one forward pass and keeps named values. Each view computes named arrays from these, and can draw and print itself.
+A `Subject` is a model of either architecture with its tokenizers; a `Reading` is a text as that model reads it;
+`capture` runs one forward pass and keeps named values. Each view is a module: it computes named arrays, makes tables
+and charts of them, and declares its options for the command line (`COMMAND`).
 """
 
 from mingyue.inspection.capture import Captured, capture

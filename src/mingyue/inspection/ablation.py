@@ -1,7 +1,7 @@
-"""What each head is worth: the loss of a text with its output replaced by zeros, or by its mean.
+"""Head ablation: the loss of a text with the output of a head replaced by zeros, or by its mean.
 
-All heads of a layer are switched off side by side, as rows of one batch, and only what comes after is computed: a copy
-of the model that begins at that layer gets the residual stream that the whole model had there.
+All heads of a layer are switched off side by side, as rows of one batch, and only the layers from there on are
+computed: a copy of the model that begins at that layer receives the residual stream that the whole model had there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mingyue.inspection.command import Progress
+from mingyue.inspection.head_patterns import Probe
 from mingyue.inspection.parts import AttentionPart
-from mingyue.inspection.patterns import Probe
 from mingyue.inspection.subject import Subject
 from mingyue.models import EncoderDecoder, Transformer
 from mingyue.nn import Taps
@@ -26,27 +27,25 @@ from mingyue.nn import Taps
 MOST_LOGITS = 1 << 24
 """Of one batch: 64 MiB."""
 
-Progress = Callable[[int, int], None]
-"""Gets how much is done, and how much there is in all."""
 Floats = NDArray[np.float64]
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class Ablated:
-    """Losses with a head switched off, nats a token, the mean over all tokens of all probes."""
+    """Losses with a head switched off, in nats per token: the mean over all tokens of all probes."""
 
     zero_LH: Floats
     """The head's output is 0."""
     mean_LH: Floats
-    """It is its own mean over the text: what it says of single tokens is gone, what it always says stays."""
+    """The head's output is its mean over the text: what depends on single tokens is gone, its constant part stays."""
 
 
 @torch.inference_mode()
 def ablate_heads(
     subject: Subject, parts: Sequence[AttentionPart], probes: Sequence[Probe], progress: Progress | None = None
 ) -> tuple[float, list[Ablated]]:
-    """The loss as it is, and for each part the losses with each head switched off in turn."""
+    """The loss of the whole model, and for each part the losses with each head switched off in turn."""
     sizes = [probe.targets_BT[:, probe.counted_from :].numel() for probe in probes]
     n_all, n_done = len(probes) * sum(part.n_layers for part in parts), 0
     loss, found = 0.0, [torch.zeros(2, part.n_layers, part.n_heads, dtype=torch.float64) for part in parts]
@@ -66,14 +65,14 @@ def ablate_heads(
 
 def _needed(parts: Sequence[AttentionPart]) -> Iterator[str]:
     for part in parts:
-        yield from (part.place(layer, "heads") for layer in range(part.n_layers))
+        yield from (part.tap(layer, "heads") for layer in range(part.n_layers))
         yield from (_entry(part, layer) for layer in range(part.n_layers))
         if part.name in ("decoder", "cross"):
             yield "encoder.blocks.*.output"
 
 
 def _entry(part: AttentionPart, layer: int) -> str:
-    """The place whose value goes into a layer."""
+    """The tap whose value is the input of a layer."""
     stack = {"self": "", "encoder": "encoder."}.get(part.name, "decoder.")
     return f"{stack}blocks.{layer - 1}.output" if layer else f"{stack}embeddings"
 
@@ -89,7 +88,7 @@ def _losses(logits_BTV: Tensor, probe: Probe) -> Tensor:
 
 def _without_heads(module: Transformer, part: AttentionPart, layer: int, probe: Probe, before: Taps) -> Tensor:
     """losses_2H: each head of the layer switched off, by zeros and by its mean."""
-    heads_BHTD = before.values[part.place(layer, "heads")]
+    heads_BHTD = before.values[part.tap(layer, "heads")]
     mean_HD = heads_BHTD.mean(dim=(0, 2))
     instead_RD = torch.cat([torch.zeros_like(mean_HD), mean_HD])
     head_R = torch.arange(part.n_heads, device=heads_BHTD.device).repeat(2)
@@ -101,11 +100,8 @@ def _without_heads(module: Transformer, part: AttentionPart, layer: int, probe: 
         chunk = slice(start, start + at_once)
         n_copies = len(head_R[chunk])
         edits = {
-            part.place(0, "heads"): _replace_heads(head_R[chunk], instead_RD[chunk]),
-            **{
-                place: _put(before.values[source].repeat(n_copies, 1, 1))
-                for place, source in _inputs(part, layer, module)
-            },
+            part.tap(0, "heads"): _replace_heads(head_R[chunk], instead_RD[chunk]),
+            **{tap: _put(before.values[source].repeat(n_copies, 1, 1)) for tap, source in _inputs(part, layer, module)},
         }
         arguments = [ids.repeat(n_copies, 1) for ids in probe.arguments]
         losses.append(_losses(tail(*arguments, taps=Taps(edits=edits)), probe))
@@ -113,7 +109,7 @@ def _without_heads(module: Transformer, part: AttentionPart, layer: int, probe: 
 
 
 def _inputs(part: AttentionPart, layer: int, module: Transformer) -> list[tuple[str, str]]:
-    """What the tail's stacks begin with: (place in the tail, place in the whole model)."""
+    """The inputs of the tail's stacks: (tap in the tail, tap in the whole model)."""
     if not isinstance(module, EncoderDecoder):
         return [("embeddings", _entry(part, layer))]
     if part.name == "encoder":
@@ -123,7 +119,7 @@ def _inputs(part: AttentionPart, layer: int, module: Transformer) -> list[tuple[
 
 
 def _replace_heads(head_R: Tensor, instead_RD: Tensor) -> Callable[[Tensor], Tensor]:
-    """In copy r of the rows, head `head_R[r]` is `instead_RD[r]` at all places."""
+    """In copy r of the rows, head `head_R[r]` is `instead_RD[r]` at all positions."""
 
     def edit(heads_BHTD: Tensor) -> Tensor:
         edited_RBHTD = heads_BHTD.clone().unflatten(0, (len(head_R), -1))
@@ -148,7 +144,7 @@ def _from_layer(module: Transformer, part: AttentionPart, layer: int) -> Transfo
 
 
 def _with(module: _Module, **children: nn.Module) -> _Module:
-    """A copy that shares all weights and differs in some children."""
+    """A copy that shares all weights and has other modules as some of its children."""
     twin = copy.copy(module)
     twin.__dict__["_modules"] = {**module._modules, **children}
     return twin

@@ -1,4 +1,4 @@
-"""Who looks at whom on one text: thumbnails of all layers and heads, the map of one head, heads in numbers."""
+"""Attention weights on one text: thumbnails of all layers and heads, the map of one head, statistics of the heads."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from numpy.typing import NDArray
 
 from mingyue.charts import Chart, MatrixChart, MatrixGrid
 from mingyue.inspection.arrays import to_lists
+from mingyue.inspection.attention_weights import PartWeights, check_size, part_weights
+from mingyue.inspection.command import ONE_TEXT, Command, Option
+from mingyue.inspection.labels import head_label, layer_label
 from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.inspection.weights import PartWeights, check_size, part_weights
 from mingyue.words import Language, TextTable, Words
 
 MOST_TOKENS_AS_NUMBERS = 16
-"""Of longer texts a table of one head names the tokens most looked at, in place of all weights."""
+"""For a longer text the table of one head lists the tokens with the largest weights instead of all weights."""
 MOST_ROWS = 512
 """Rows of such a table."""
-MOST_TOKENS_TOLD = 64
+MOST_TOKENS_LISTED = 64
 """Tokens in the note of a picture."""
 
 
 @dataclass(frozen=True)
 class AttentionView(View):
-    """Attention weights: one set for a Mini-GPT, three (encoder, decoder, cross) for a model of pairs."""
+    """Attention weights: one set for a decoder-only model, three (encoder, decoder, cross) for an encoder-decoder."""
 
-    title: ClassVar[Words] = Words("Attention: who looks at whom", "注意力：谁在看谁")  # pyrefly: ignore[bad-override]
+    title: ClassVar[Words] = Words("Attention weights", "注意力权重")  # pyrefly: ignore[bad-override]
     parts: tuple[PartWeights, ...]
     layer: int | None = None
     head: int | None = None
@@ -40,7 +42,7 @@ class AttentionView(View):
 
     @property
     def weights_LHTS(self) -> NDArray[np.float32]:  # noqa: N802
-        """The weights where there is one set only. Raises `ValueError` where there are several: use `part`."""
+        """The weights of the only set. Raises `ValueError` if there are several: use `part`."""
         (only,) = self.parts
         return only.weights_LHTS
 
@@ -49,11 +51,11 @@ class AttentionView(View):
         return self.layer is not None and self.head is not None
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """Thumbnails of the layers × heads of each set, or the map of the one head that was asked for."""
+        """Thumbnails, layers × heads, of each set; or the map of the one head that was asked for."""
         return [(_map if self._one_head else _grid)(part, language) for part in self.parts]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """A row for each head; of one head the map itself, for long texts the three tokens most looked at."""
+        """A row for each head; for one head its weights, of a long text the three largest of each query."""
         if not self._one_head:
             return [_heads_table(part, language) for part in self.parts]
         short = MOST_TOKENS_AS_NUMBERS
@@ -73,10 +75,10 @@ def attention_view(
     """The weights of all layers and heads, of the heads of one layer, of one head in all layers, or of one head.
 
     Raises `SettingsError` for a layer or head that the model does not have, `GenerationError` for a text so long that
-    the weights of one layer are more than `MOST_CELLS_OF_A_LAYER`.
+    one layer has more than `MOST_CELLS_OF_A_LAYER` weights.
     """
     parts = attention_parts(subject)
-    if layer is not None:  # encoder and decoder may differ in depth: what has the layer shows it
+    if layer is not None:  # encoder and decoder may differ in depth: only those with the layer are shown
         deepest = max(parts, key=lambda part: part.n_layers)
         deepest.check(layer, None)
         parts = tuple(part for part in parts if layer < part.n_layers)
@@ -88,18 +90,6 @@ def attention_view(
 
 def _number(value: float, digits: int = 2) -> str:
     return "" if np.isnan(value) else f"{value:.{digits}f}"
-
-
-def _visible(piece: str) -> str:
-    return piece.replace(" ", "␣")
-
-
-def _layer_title(layer: int, language: Language) -> str:
-    return Words(f"layer {layer}", f"第 {layer} 层").of(language)
-
-
-def _head_title(head: int, language: Language) -> str:
-    return Words(f"head {head}", f"头 {head}").of(language)
 
 
 def _block_note(part: PartWeights, language: Language) -> str:
@@ -114,10 +104,10 @@ def _block_note(part: PartWeights, language: Language) -> str:
 
 
 def _tokens_note(part: PartWeights, language: Language) -> str:
-    """The text, for a picture: it has no room for tokens along every map."""
+    """The tokens in the note of a picture, which has no room for labels along every map."""
 
     def listed(pieces: Sequence[str]) -> str:
-        return " ".join(map(_visible, pieces[:MOST_TOKENS_TOLD])) + (" …" if len(pieces) > MOST_TOKENS_TOLD else "")
+        return " ".join(pieces[:MOST_TOKENS_LISTED]) + (" …" if len(pieces) > MOST_TOKENS_LISTED else "")
 
     rows, columns = listed(part.query_pieces), listed(part.key_pieces)
     if rows == columns:
@@ -129,14 +119,14 @@ def _tokens_note(part: PartWeights, language: Language) -> str:
 
 def _grid(part: PartWeights, language: Language) -> Chart:
     note = Words(
-        "A row is a token asking, a column a token looked at; each row sums to 1. Layers and heads are counted from 0.",
-        "一行是发问的 token，一列是被看的 token；每行之和为 1。层和头从 0 数起。",
+        "Rows: query tokens. Columns: key tokens. Each row sums to 1. Layers and heads are counted from 0.",
+        "行：查询 token。列：键 token。每行之和为 1。层和头从 0 数起。",
     )
     return MatrixGrid(
         PART_NAMES[part.part].of(language),
         part.weights_LHTS,
-        row_titles=[_layer_title(layer, language) for layer in part.layers],
-        column_titles=[_head_title(head, language) for head in part.heads],
+        row_titles=[layer_label(layer, language) for layer in part.layers],
+        column_titles=[head_label(head, language) for head in part.heads],
         row_labels=part.rows,
         column_labels=part.columns,
         low=0.0,
@@ -148,7 +138,7 @@ def _grid(part: PartWeights, language: Language) -> Chart:
 def _map_title(part: PartWeights, language: Language) -> str:
     (layer,), (head,) = part.layers, part.heads
     comma = Words(", ", "，").of(language)
-    where = comma.join([_layer_title(layer, language), _head_title(head, language)])
+    where = comma.join([layer_label(layer, language), head_label(head, language)])
     return Words(f"{PART_NAMES[part.part].en}, {where}", f"{PART_NAMES[part.part].zh}，{where}").of(language)
 
 
@@ -158,8 +148,8 @@ def _map(part: PartWeights, language: Language) -> Chart:
         part.weights_LHTS[0, 0],
         row_labels=part.rows,
         column_labels=part.columns,
-        row_title=Words("token asking (query)", "发问的 token（查询）").of(language),
-        column_title=Words("token looked at (key)", "被看的 token（键）").of(language),
+        row_title=Words("query token", "查询 token").of(language),
+        column_title=Words("key token", "键 token").of(language),
         low=0.0,
         note=_block_note(part, language),
         language=language,
@@ -174,15 +164,15 @@ def _heads_table(part: PartWeights, language: Language) -> TextTable:
     numbers = {
         Words("mean distance", "平均距离"): ("distance_LH", 1),
         Words("entropy, bits", "熵（比特）"): ("entropy_LH", 2),
-        Words("on first token", "首 token 占比"): ("first_LH", 2),
-        Words("on end mark", "结束标记占比"): ("end_LH", 2),
+        Words("weight on first token", "首 token 的权重"): ("first_LH", 2),
+        Words("weight on EOS", "EOS 的权重"): ("end_LH", 2),
     }
     shown = {name: how for name, how in numbers.items() if not np.isnan(getattr(part.statistics, how[0])).all()}
     uniform = [Words("uniform", "均匀").of(language), ""]
     for name, (field, digits) in shown.items():
         columns[name] = [_number(value, digits) for value in getattr(part.statistics, field).flat]
         uniform.append(_number(getattr(part.uniform, field)[0, 0], digits))
-    pair = Words("most looked at", "最受关注的一对")
+    pair = Words("largest weight", "最大的权重")
     columns[pair] = _pairs(part)
     headings = [name.of(language) for name in columns]
     return TextTable(
@@ -191,48 +181,53 @@ def _heads_table(part: PartWeights, language: Language) -> TextTable:
         rows=[*(list(row) for row in zip(*columns.values(), strict=True)), [*uniform, ""]],
         right=headings[:-1],
         note=Words(
-            "Means over all queries. `a → b 0.90`: a query a gives 0.90 of its weight to b, the most of any that has "
-            "a choice. The last row is what uniform attention gives.",
-            "对所有查询取平均。`a → b 0.90`：a 把 0.90 的权重给了 b，在有选择余地的查询中最大。末行为均匀注意力。",
+            "Means over all queries. `a → b 0.90`: query a gives key b the weight 0.90, the largest of this head "
+            "(queries with a single key left out). The last row is uniform attention.",
+            "对所有查询取平均。`a → b 0.90`：查询 a 给键 b 的权重是 0.90，为该头最大的权重（只有一个键的查询不算）。"
+            "末行为均匀注意力。",
         ).of(language),
     )
 
 
 def _pairs(part: PartWeights) -> list[str]:
-    places = part.statistics.strongest_LH2.reshape(-1, 2)
+    positions = part.statistics.strongest_LH2.reshape(-1, 2)
     return [
-        f"{_visible(part.query_pieces[query])} → {_visible(part.key_pieces[key])} {weight:.2f}"
-        for (query, key), weight in zip(places, part.statistics.strongest_LH.flat, strict=True)
+        f"{part.query_pieces[query]} → {part.key_pieces[key]} {weight:.2f}"
+        for (query, key), weight in zip(positions, part.statistics.strongest_LH.flat, strict=True)
     ]
 
 
 def _map_table(part: PartWeights, language: Language) -> TextTable:
-    """All weights of one head; hidden cells are empty."""
-    keys = [f"{place} {_visible(piece)}" for place, piece in enumerate(part.columns)]
+    """All weights of one head; masked cells are empty."""
+    keys = [f"{position} {piece}" for position, piece in enumerate(part.columns)]
     rows = [
         [
-            f"{place} {_visible(piece)}",
+            f"{position} {piece}",
             *(f"{w:.2f}" if seen else "" for w, seen in zip(weights_S, allowed_S, strict=True)),
         ]
-        for place, (piece, weights_S, allowed_S) in enumerate(
+        for position, (piece, weights_S, allowed_S) in enumerate(
             zip(part.rows, part.weights_LHTS[0, 0], part.allowed_TS, strict=True)
         )
     ]
-    note = Words("A row asks, a column is looked at. Empty = hidden.", "行为发问，列为被看。空白 = 被遮住。")
+    note = Words("Rows: queries. Columns: keys. Empty = masked.", "行：查询。列：键。空白 = 被掩码遮住。")
     return TextTable(_map_title(part, language), ["", *keys], rows, right=keys, note=note.of(language))
 
 
 def _top_table(part: PartWeights, language: Language) -> TextTable:
-    """For each query the three keys that it looks at most."""
+    """For each query the three keys with the largest weights."""
     weights_TS = part.weights_LHTS[0, 0][:MOST_ROWS]
     rows = []
-    for place, weights_S in enumerate(weights_TS):
+    for position, weights_S in enumerate(weights_TS):
         top = [key for key in np.argsort(-weights_S, kind="stable")[:3] if weights_S[key] > 0]
-        cells = [f"{_visible(part.columns[key])} ({key}) {weights_S[key]:.2f}" for key in top]
-        rows.append([str(place), _visible(part.rows[place]), *cells, *[""] * (3 - len(cells))])
-    place, token = Words("place", "位置").of(language), Words("token", "token").of(language)
-    columns = [place, token, *(Words(f"looks at, {n}.", f"所看第 {n}").of(language) for n in (1, 2, 3))]
-    notes = [Words("In brackets the place, counted from 0.", "括号内为位置，从 0 数起。").of(language)]
+        cells = [f"{part.columns[key]} ({key}) {weights_S[key]:.2f}" for key in top]
+        rows.append([str(position), part.rows[position], *cells, *[""] * (3 - len(cells))])
+    position, token = Words("position", "位置").of(language), Words("token", "token").of(language)
+    columns = [position, token, *(Words(f"key {n}", f"键 {n}").of(language) for n in (1, 2, 3))]
+    notes = [
+        Words(
+            "Keys by weight; in brackets their positions, counted from 0.", "键按权重排列；括号内为位置，从 0 数起。"
+        ).of(language)
+    ]
     notes.append(_block_note(part, language))
     if len(part.rows) > MOST_ROWS:
         notes.append(
@@ -241,7 +236,7 @@ def _top_table(part: PartWeights, language: Language) -> TextTable:
                 f"共 {len(part.rows):,} 行，列出前 {MOST_ROWS} 行。",
             ).of(language)
         )
-    return TextTable(_map_title(part, language), columns, rows, right=[place], note=" ".join(filter(None, notes)))
+    return TextTable(_map_title(part, language), columns, rows, right=[position], note=" ".join(filter(None, notes)))
 
 
 def _part_dict(part: PartWeights) -> dict[str, Any]:
@@ -255,3 +250,13 @@ def _part_dict(part: PartWeights) -> dict[str, Any]:
         "weights_LHTS": to_lists(part.weights_LHTS),
         **statistics,
     }
+
+
+COMMAND = Command(
+    attention_view,
+    options=(
+        *ONE_TEXT,
+        Option("layer", int, "Layer to show, counted from 0; with --head the weights of that one head.", "all"),
+        Option("head", int, "Head to show, counted from 0.", "all"),
+    ),
+)

@@ -1,4 +1,4 @@
-"""One forward pass with named values kept, and the promise that looking changed nothing."""
+"""One forward pass with named values kept, compared with the fused pass."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mingyue.nn import Taps
 from mingyue.nn.taps import Edit
 
 TOLERANCE = 1e-5
-"""Largest difference of a logit between the pass that was looked at and the fused one, for logits of size 1."""
+"""Largest difference of a logit between the captured and the fused pass, for logits of size 1."""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """What one pass showed."""
+    """The values kept from one forward pass."""
 
     reading: Reading
     values: dict[str, Tensor]
@@ -31,18 +31,18 @@ class Captured:
 def capture(
     subject: Subject, reading: Reading, places: Iterable[str], edits: Mapping[str, Edit] | None = None
 ) -> Captured:
-    """Run the model over a reading, keep the values at `places` (names or patterns), with `edits` made on the way.
+    """Run the model over a reading with `edits`, and keep the values at the taps `places` (names or patterns).
 
     Without edits the logits are compared with those of the fused pass. Raises `GenerationError` if they differ by more
-    than `TOLERANCE` (relative to the largest logit where that is above 1), and for logits that are not a number;
-    `SettingsError` for an edit that returns something else than a tensor like the one that it got.
+    than `TOLERANCE` (relative to the largest logit if that is above 1), and for NaN or infinite logits; `SettingsError`
+    for an edit that returns anything but a tensor like the one that it received.
     """
     taps = Taps(places, checked(edits))
     logits_TV = subject.logits(reading, taps)
     if not bool(torch.isfinite(logits_TV).all()):
         raise GenerationError(
-            "the model's output is not a number (NaN)",
-            advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
+            "the model's output is NaN",
+            advice="Its weights are damaged, or training had diverged when it was saved. Use an earlier checkpoint.",
         )
     if not edits:
         fused_TV = subject.logits(reading)
@@ -50,23 +50,23 @@ def capture(
         if apart > TOLERANCE:
             raise GenerationError(
                 f"the logits of explicit and fused attention differ by {apart:.1e}, more than {TOLERANCE:.0e}: "
-                "what would be shown is not what the model does"
+                "the values shown would not be those of the model in use"
             )
     return Captured(reading, {name: value[0] for name, value in taps.values.items()}, logits_TV)
 
 
 def checked(edits: Mapping[str, Edit] | None) -> dict[str, Edit] | None:
-    """Edits that raise `SettingsError`, with the name of their place, where they return what cannot stand there."""
-    return None if edits is None else {place: _checked(place, edit) for place, edit in edits.items()}
+    """Edits that raise `SettingsError`, with the name of their tap, if they return another kind of tensor."""
+    return None if edits is None else {tap: _checked(tap, edit) for tap, edit in edits.items()}
 
 
-def _checked(place: str, edit: Edit) -> Edit:
+def _checked(tap: str, edit: Edit) -> Edit:
     def safe(value: Tensor) -> Tensor:
         edited = edit(value)
         if _described(edited) != _described(value):
             raise SettingsError(
-                f"the edit of {place} got {_described(value)} and returned {_described(edited)}",
-                advice="An edit returns a tensor of the same shape, type and device as it gets.",
+                f"the edit of {tap} got {_described(value)} and returned {_described(edited)}",
+                advice="Return a tensor of the same shape, dtype and device as the edit receives.",
             )
         return edited
 

@@ -1,4 +1,4 @@
-"""A film of learning: one text inside a model at many steps of its training."""
+"""The film of a run: attention and predictions on one text at many training steps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import numpy as np
 from mingyue.charts import Chart, LineChart, TextMark
 from mingyue.charts.attention_film import AttentionFilm, FilmStep, StepMaps
 from mingyue.errors import SettingsError
-from mingyue.inspection.arrays import place_label, share, shown, to_lists
+from mingyue.inspection.arrays import to_lists
+from mingyue.inspection.command import FILE, SOURCE, TEXT, Command, Inspected
 from mingyue.inspection.frames import SIDE, Frame
+from mingyue.inspection.labels import decimals, head_label, layer_label, percent
 from mingyue.inspection.parts import PART_NAMES
+from mingyue.inspection.taps import tap_label
 from mingyue.inspection.view import View
 from mingyue.words import Language, TextTable, Words
 
 MOST_BYTES = 6 << 20
-"""Cells of all maps that are drawn on a page; of a longer film every so many-th frame is."""
+"""Cells of all maps on a page; of a longer film evenly spaced frames are shown."""
 _MOST_PRINTED = 40
 
 
@@ -26,11 +29,11 @@ _MOST_PRINTED = 40
 class FilmView(View):
     """N frames in the order of steps."""
 
-    title = Words("A film of learning", "学习的影片")
+    title = Words("Training step by step", "逐步看训练")
 
     frames: tuple[Frame, ...]
     heldout_loss_N: tuple[float, ...]
-    """Held-out loss of the run, in nats per token; not a number where none was measured at that very step."""
+    """Held-out loss of the run, in nats per token; NaN where none was measured at that step."""
     left_out: tuple[str, ...] = ()
     """Files of frames that could not be read."""
 
@@ -63,10 +66,10 @@ class FilmView(View):
         )
         chosen = _spread(len(self.frames), _MOST_PRINTED)
         rows = []
-        for place in chosen:
-            frame = self.frames[place]
-            likeliest = f"{frame.words_LTK[-1][-1][0]} {share(float(frame.probabilities_LTK[-1, -1, 0]))}"
-            losses = shown(self.heldout_loss_N[place]), shown(frame.loss)
+        for number in chosen:
+            frame = self.frames[number]
+            likeliest = f"{frame.words_LTK[-1][-1][0]} {percent(float(frame.probabilities_LTK[-1, -1, 0]))}"
+            losses = decimals(self.heldout_loss_N[number]), decimals(frame.loss)
             rows.append([f"{frame.step:,}", *losses, frame.text if of_pairs else likeliest])
         title = f"{self.title.of(language)}: {self.frames[0].watched!r}"
         return [TextTable(title, columns, rows, right=columns[:3], note=self._note(language, len(chosen)))]
@@ -107,26 +110,20 @@ class FilmView(View):
         chosen = _spread(len(self.frames), max(2, MOST_BYTES // size))
         return AttentionFilm(
             title=f"{self.title.of(language)}: {first.watched}",
-            steps=[self._scene(place, language) for place in chosen],
+            steps=[self._scene(number, language) for number in chosen],
             part_titles=[PART_NAMES[part.part].of(language) for part in first.parts],
-            row_titles=[
-                [Words(f"layer {n}", f"第 {n} 层").of(language) for n in range(part.bytes_LHTS.shape[0])]
-                for part in first.parts
-            ],
-            column_titles=[
-                [Words(f"head {n}", f"头 {n}").of(language) for n in range(part.bytes_LHTS.shape[1])]
-                for part in first.parts
-            ],
-            word_title=Words("What each layer would say next", "每一层会接着说什么").of(language),
-            word_rows=[place_label(place, language) for place in first.places_L],
+            row_titles=[[layer_label(n, language) for n in range(part.bytes_LHTS.shape[0])] for part in first.parts],
+            column_titles=[[head_label(n, language) for n in range(part.bytes_LHTS.shape[1])] for part in first.parts],
+            word_title=Words("What each layer would predict next", "每一层对下一个 token 的预测").of(language),
+            word_rows=[tap_label(tap, language) for tap in first.places_L],
             averaged=Words("Each map is the mean over all heads of a layer.", "每张图是一层所有头的平均。").of(
                 language
             ),
             note=self._note(language, len(chosen)),
         )
 
-    def _scene(self, place: int, language: Language) -> FilmStep:
-        frame, heldout = self.frames[place], self.heldout_loss_N[place]
+    def _scene(self, number: int, language: Language) -> FilmStep:
+        frame, heldout = self.frames[number], self.heldout_loss_N[number]
         label = [Words(f"step {frame.step:,}", f"第 {frame.step:,} 步").of(language)]
         if np.isfinite(heldout):
             label.append(Words(f"held-out loss {heldout:.3f}", f"留出损失 {heldout:.3f}").of(language))
@@ -197,13 +194,20 @@ def film_view(
 
 
 def _word(words_K: Sequence[str], values_K: Sequence[float]) -> TextMark:
-    """The likeliest word; the others on hover."""
-    lines = [f"{word}  {share(value)}" for word, value in zip(words_K, values_K, strict=True)]
+    """The likeliest token; the others on hover."""
+    lines = [f"{word}  {percent(value)}" for word, value in zip(words_K, values_K, strict=True)]
     return TextMark(words_K[0], values_K[0], lines)
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """At most so many of `count` places, the first and the last among them, evenly between."""
+    """At most `most` of the numbers below `count`, evenly spaced, the first and the last among them."""
     if count <= most:
         return list(range(count))
-    return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})
+    return sorted({round(number * (count - 1) / (most - 1)) for number in range(most)})
+
+
+def _film_of_run(inspected: Inspected) -> View:
+    return inspected.film()
+
+
+COMMAND = Command(_film_of_run, options=(TEXT, FILE, SOURCE), texts="optional")

@@ -1,9 +1,9 @@
-"""Frames of a film: what one text looks like inside a model at one step of its training, small enough to keep many.
+"""Frames of a film: attention and predictions on one text at one training step, small enough to keep many.
 
     <run>/watch/step-00001234.safetensors
 
-Attention maps are bytes (255 = all of the weight) of at most 64 × 64 cells a head; of the lens the top words and their
-probabilities. What is words stands as JSON in the header of the file.
+Attention maps are bytes (255 = weight 1) of at most 64 × 64 cells per head; of the lens the likeliest tokens and their
+probabilities are kept. Text is JSON in the header of the file.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from mingyue.files import write_bytes_atomically
-from mingyue.inspection.lens import lens_view
+from mingyue.inspection.attention_weights import part_weights
 from mingyue.inspection.parts import Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.inspection.weights import part_weights
 from mingyue.training.storage import disk_errors
 
 FORMAT = 1
 SIDE = 64
-"""Most cells a side of a map; of longer texts blocks of tokens are kept."""
+"""Most cells per side of a map; for longer texts blocks of tokens are kept."""
 MOST_POSITIONS = 128
-"""Positions whose lens is kept: the last ones."""
+"""Positions whose predictions are kept: the last ones."""
 _TOP = 3
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
 _HEADER = "frame"
@@ -43,16 +42,16 @@ class FramePart:
 
     part: Part
     bytes_LHTS: NDArray[np.uint8]
-    """Weights × 255. Of blocks of tokens: mean over queries, sum over keys."""
+    """Weights × 255. For blocks of tokens: mean over queries, sum over keys."""
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     tokens: tuple[int, int]
-    """Queries and keys before they were put into blocks."""
+    """Number of queries and keys, in single tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """What one text looks like inside a model after `step` steps."""
+    """Attention and predictions on one text after `step` training steps."""
 
     step: int
     text: str
@@ -60,32 +59,34 @@ class Frame:
     source: str | None
     parts: tuple[FramePart, ...]
     pieces_T: tuple[str, ...]
-    """The tokens whose lens was kept."""
+    """The tokens whose predictions were kept."""
     truth_pieces_T: tuple[str, ...]
-    """What comes next at each; empty where nothing is known to."""
+    """The token that comes next at each position; empty where none is known."""
     places_L: tuple[str, ...]
     """Names of taps: embeddings, then each block."""
     words_LTK: tuple[tuple[tuple[str, ...], ...], ...]
-    """The likeliest next tokens, for people."""
+    """The likeliest next tokens, as printable text."""
     ids_LTK: NDArray[np.int32]
     probabilities_LTK: NDArray[np.float32]
     logprob_T: NDArray[np.float32]
-    """log P of what comes next, by the model's own output; not a number where nothing is known to."""
+    """log P of the token that comes next, from the model's output; NaN where none is known."""
 
     @property
     def watched(self) -> str:
-        """What was asked to be watched: the text, of a pair its source."""
+        """The watched text: of a pair its source."""
         return self.text if self.source is None else self.source
 
     @property
     def loss(self) -> float:
-        """Mean −log P of the tokens that were kept, in nats; not a number for a text of one token."""
+        """Mean −log P of the tokens that were kept, in nats; NaN for a text of one token."""
         known = self.logprob_T[np.isfinite(self.logprob_T)]
         return float(-known.mean()) if known.size else float("nan")
 
 
 def take_frame(subject: Subject, reading: Reading, step: int) -> Frame:
-    """Look at a text with a model as it is. Raises `GenerationError` as `capture` and `attention_view` do."""
+    """The frame of a text, from the model as it is. Raises `GenerationError` as `capture` and `attention_view` do."""
+    from mingyue.inspection.lens import lens_view  # with charts, which runs without --watch do not load
+
     lens = lens_view(subject, reading, top=_TOP)
     kept = slice(max(0, len(lens.pieces_T) - MOST_POSITIONS), None)
     parts = []
@@ -117,7 +118,7 @@ def take_frame(subject: Subject, reading: Reading, step: int) -> Frame:
 
 
 def _in_blocks(weights_LHTS: NDArray[Any]) -> tuple[NDArray[Any], list[int], list[int]]:
-    """At most `SIDE` rows and columns, with the first token of each: rows still sum to 1."""
+    """Blocks of at most `SIDE` rows and columns, with the first token of each; rows still sum to 1."""
     starts = []
     for axis in (2, 3):
         n_tokens = weights_LHTS.shape[axis]
@@ -131,13 +132,13 @@ def _in_blocks(weights_LHTS: NDArray[Any]) -> tuple[NDArray[Any], list[int], lis
 
 
 def frame_path(folder: Path, step: int) -> Path:
-    """Where the frame of a step is."""
+    """The path of the frame of a step."""
     return folder / f"step-{step:08d}.safetensors"
 
 
 def write_frame(folder: Path, frame: Frame) -> Path:
-    """Write a frame, whole. Raises `CheckpointError` if the disk refuses."""
-    ids, places = np.unique(frame.ids_LTK, return_index=True)
+    """Write a frame atomically. Raises `CheckpointError` if the disk refuses."""
+    ids, first = np.unique(frame.ids_LTK, return_index=True)
     flat = [word for words_TK in frame.words_LTK for words_K in words_TK for word in words_K]
     header = {
         "format": FORMAT,
@@ -147,7 +148,7 @@ def write_frame(folder: Path, frame: Frame) -> Path:
         "pieces": frame.pieces_T,
         "truth_pieces": frame.truth_pieces_T,
         "places": frame.places_L,
-        "words": {str(index): flat[place] for index, place in zip(ids, places, strict=True)},
+        "words": {str(index): flat[number] for index, number in zip(ids, first, strict=True)},
         "parts": [
             {"part": part.part, "rows": part.rows, "columns": part.columns, "tokens": part.tokens}
             for part in frame.parts
@@ -171,7 +172,7 @@ def write_frame(folder: Path, frame: Frame) -> Path:
 
 
 def read_frames(folder: Path) -> tuple[list[Frame], list[str]]:
-    """All frames in a folder in the order of steps; names of files that are damaged, or of a later version."""
+    """All frames in a folder by step, and names of files that are damaged or of a later version."""
     frames, bad = list[Frame](), list[str]()
     for path in sorted(folder.glob("step-*.safetensors")) if folder.is_dir() else ():
         if not _NAME.fullmatch(path.name):

@@ -1,21 +1,31 @@
-"""Heads labelled by what they do on probe texts, with what the loss becomes when each of them is switched off."""
+"""Heads labelled by their attention patterns on probe texts, with the loss when each head is switched off."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mingyue.charts import Chart
-from mingyue.inspection.ablation import Ablated, Progress, ablate_heads
+from mingyue.charts import Chart, MatrixChart, TextMark, WordGrid
+from mingyue.inspection.ablation import Ablated, ablate_heads
 from mingyue.inspection.arrays import to_lists
-from mingyue.inspection.heads_shown import heads_table, label_chart, worth_chart
-from mingyue.inspection.labels import PartHeads, Source
-from mingyue.inspection.parts import Part, attention_parts
-from mingyue.inspection.patterns import Probe, Scores, random_probe, score_patterns
+from mingyue.inspection.command import FILE, SEED, SOURCE, STEP, TARGET, TEXTS, Command, Inspected, Progress, Text
+from mingyue.inspection.head_labels import PartHeads, Source
+from mingyue.inspection.head_patterns import (
+    BACK,
+    EARNED,
+    PATTERN_NAMES,
+    Pattern,
+    Probe,
+    Scores,
+    random_probe,
+    score_patterns,
+)
+from mingyue.inspection.labels import decimals, head_label, layer_label
+from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
 from mingyue.words import Language, TextTable, Words
@@ -24,35 +34,49 @@ LOSS_ROWS = 2
 """Random sequences on which the loss is measured."""
 MOST_TEXTS = 8
 MOST_TOKENS = 1024
-"""Of the texts given, all together; the rest is left out, and the view says so."""
+"""Tokens of all given texts together; further texts are left out, which the view reports."""
 
 Floats = NDArray[np.float64]
-Text = Reading | str | tuple[str, str]
-"""A text as it was read, or to be read: of a model of pairs (source, target)."""
+
+
+_SOURCES: Mapping[Source, Words] = {"random": Words("random", "随机"), "texts": Words("text", "文本")}
+_SHORT: dict[Pattern, Words] = {
+    "previous": Words("previous", "前一个"),
+    "next": Words("next", "后一个"),
+    "itself": Words("itself", "自身"),
+    "earlier": Words("same, earlier", "先前同词"),
+    "other": Words("same, other", "另处同词"),
+    "first": Words("first", "首 token"),
+    "end": Words("EOS", "EOS"),
+    "induction": Words("induction", "归纳"),
+    "diagonal": Words("alignment", "对齐"),
+    "mixed": Words("mixed", "混合"),
+    **{name: Words(f"{steps} back", f"前第 {steps} 个") for name, steps in BACK.items()},
+}
 
 
 @dataclass(frozen=True)
 class HeadsView(View):
-    """What each head does, the score that earned its label, and what it is worth."""
+    """What each head does, the score that earned its label, and the loss without it."""
 
     title: ClassVar[Words] = Words("What the heads do", "各个头在做什么")  # pyrefly: ignore[bad-override]
     parts: tuple[PartHeads, ...]
     loss: float | None
-    """Of the whole model on the texts of the loss, nats a token; None where there was no text for it."""
+    """Loss of the whole model on the measured texts, nats per token; None if there were none."""
     measured_on: Words
-    """A sentence: which texts."""
+    """A sentence that says on which texts the loss was measured."""
 
     def part(self, name: Part) -> PartHeads:
         """The heads of one kind of attention. Raises `KeyError` for a kind that this model lacks."""
         return {part.part: part for part in self.parts}[name]
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """For each kind of attention its labels, layers × heads; then what each head is worth."""
+        """For each kind of attention its labels, layers × heads; then the change of the loss without each head."""
         charts: list[Chart] = []
         for part in self.parts:
             charts.append(label_chart(part, language))
             if part.zero_LH is not None:
-                charts.append(worth_chart(part, part.zero_LH, self.measured_on, language))
+                charts.append(loss_chart(part, part.zero_LH, self.measured_on, language))
         return charts
 
     def tables(self, language: Language = "en") -> list[TextTable]:
@@ -73,10 +97,10 @@ def heads_view(
 ) -> HeadsView:
     """Label all heads of a model and switch each of them off in turn.
 
-    Labels are earned on random tokens (by `seed`) written twice, and on `probes`, texts of one's own, on which the loss
-    is measured too; cross-attention is labelled on these alone. Without any, the loss is that of the second writing of
-    the random tokens, which only looking back can foretell; of a model of pairs it is then not measured, and
-    cross-attention is labelled on random pairs.
+    Labels are earned on a random sequence (by `seed`) that is repeated once, and on the texts `probes`, on which the
+    loss is measured too; cross-attention is labelled on these alone. Without `probes` the loss is that of the repeated
+    part of the random sequence; for an encoder-decoder model it is then not measured, and cross-attention is labelled
+    on random pairs.
 
     Raises `GenerationError` for a model too small for probes, and as `Subject.read` does.
     """
@@ -102,7 +126,7 @@ def heads_view(
 
 
 def _own_texts(subject: Subject, given: Sequence[Text]) -> tuple[list[Probe], int]:
-    """The texts within the caps, and how many were left out; texts of one token are none: nothing is foretold."""
+    """The texts within the limits, and how many were left out. A text of one token has nothing to predict: skipped."""
     probes: list[Probe] = []
     n_tokens = n_given = 0
     for text in given:
@@ -148,7 +172,7 @@ def _measured_on(texts: Sequence[Probe], left_out: int, of_pairs: bool) -> Words
             "未给文本对：没有测损失，交叉注意力在随机 token 上标注。",
         )
     return Words(
-        "Loss on the second writing of random tokens: give a text to see the loss on that.",
+        "Loss on the repetition of a random sequence. Give a text to measure the loss on it.",
         "损失在随机 token 序列的第二遍上测得；给出文本即可测该文本的损失。",
     )
 
@@ -171,3 +195,137 @@ def _part_dict(part: PartHeads) -> dict[str, Any]:
         "zero_LH": lists(part.zero_LH),
         "mean_LH": lists(part.mean_LH),
     }
+
+
+def _does(part: PartHeads, layer: int, head: int, language: Language) -> str:
+    best = part.best(layer, head)
+    name = PATTERN_NAMES[best.pattern]
+    if best.earned:
+        return name.of(language)
+    if not best.stands_out:
+        return PATTERN_NAMES["mixed"].of(language)
+    return Words(f"mixed (most: {name.en})", f"混合（最接近：{name.zh}）").of(language)
+
+
+def _change(value: float) -> str:
+    return f"{value:+.3f}".replace("-0.000", "+0.000")
+
+
+def heads_table(part: PartHeads, loss: float | None, measured_on: Words, language: Language) -> TextTable:
+    """A row for each head: label, score, threshold, what uniform attention scores, change of the loss."""
+    numbered = [Words("layer", "层"), Words("head", "头")]
+    numbers = [Words("score", "得分"), Words("threshold", "门槛"), Words("uniform", "均匀")]
+    changes = (Words("Δ loss, off", "关掉后 Δ 损失"), Words("Δ loss, mean", "取均值后 Δ 损失"))
+    changed = () if part.zero_LH is None else changes
+    rows = []
+    for layer, head in np.ndindex(*part.shape):
+        best = part.best(layer, head)
+        row = [str(layer), str(head), _does(part, layer, head, language), _SOURCES[best.measured_on].of(language)]
+        row += [decimals(value, 2) for value in (best.score, best.threshold, best.uniform)]
+        if part.zero_LH is not None and part.mean_LH is not None:
+            row += [_change(part.zero_LH[layer, head]), _change(part.mean_LH[layer, head])]
+        rows.append(row)
+    what = [Words("does", "作用"), Words("on", "测于")]
+    return TextTable(
+        title=PART_NAMES[part.part].of(language),
+        columns=[words.of(language) for words in (*numbered, *what, *numbers, *changed)],
+        rows=rows,
+        right=[words.of(language) for words in (*numbered, *numbers, *changed)],
+        note=_note(loss, measured_on, language),
+    )
+
+
+def _note(loss: float | None, measured_on: Words, language: Language) -> str:
+    parts = [
+        Words(
+            "Score: share of its weight that a head gives to the pattern, on a repeated random sequence or on the "
+            f"text. A label needs the threshold: the score of uniform attention + {EARNED} of the distance to 1.",
+            "得分：头在重复一遍的随机 token 序列上或在文本上给该模式的权重占比。"
+            f"达到门槛才有标签：均匀注意力的得分 + 它到 1 的距离的 {EARNED}。",
+        )
+    ]
+    if loss is not None:
+        parts.append(
+            Words(
+                f"Δ loss: change from {loss:.3f} nats per token when the output of the head is 0 (off), or its mean "
+                "over the text; above 0 = the head helps.",
+                f"Δ 损失：头的输出置零（关掉）或换成全文均值时，每 token 损失较 {loss:.3f} nat 的变化；"
+                "正数表示该头有用。",
+            )
+        )
+    parts.append(measured_on)
+    return Words(" ".join(one.en for one in parts), "".join(one.zh for one in parts)).of(language)
+
+
+def _titles(part: PartHeads, language: Language) -> tuple[list[str], list[str]]:
+    n_layers, n_heads = part.shape
+    layers = [layer_label(layer, language) for layer in range(n_layers)]
+    return layers, [head_label(head, language) for head in range(n_heads)]
+
+
+def label_chart(part: PartHeads, language: Language) -> Chart:
+    """Labels, layers × heads, coloured by score."""
+    layers, heads = _titles(part, language)
+
+    def mark(layer: int, head: int) -> TextMark:
+        lines = [
+            f"{_SOURCES[source].of(language)}, {PATTERN_NAMES[pattern].of(language)}: {score:.2f} ({uniform:.2f})"
+            for source, scores in part.scores.items()
+            for pattern, score, uniform in zip(
+                scores.patterns, scores.scores_LHP[layer, head], scores.uniform_P, strict=True
+            )
+            if not np.isnan(score)
+        ]
+        return TextMark(_SHORT[part.label(layer, head)].of(language), part.best(layer, head).score, lines)
+
+    name = PART_NAMES[part.part]
+    return WordGrid(
+        Words(f"{name.en}: what each head does", f"{name.zh}：各个头的作用").of(language),
+        [[mark(layer, head) for head in range(len(heads))] for layer in range(len(layers))],
+        row_labels=layers,
+        column_labels=heads,
+        low=0.0,
+        high=1.0,
+        legend=Words("score", "得分").of(language),
+        note=Words(
+            "Score: share of its weight that a head gives to the pattern it is nearest to. A label needs the score of "
+            f"uniform attention + {EARNED} of the distance from there to 1.",
+            f"得分：头给最接近的模式的权重占比。达到均匀注意力的得分 + 它到 1 的距离的 {EARNED} 才有标签。",
+        ).of(language),
+        page_note=Words(
+            "Hover for all scores, with those of uniform attention in brackets.",
+            "悬停可见全部得分，括号内为均匀注意力的得分。",
+        ).of(language),
+    )
+
+
+def loss_chart(part: PartHeads, zero_LH: Floats, measured_on: Words, language: Language) -> Chart:
+    """The change of the loss with each head switched off, layers × heads."""
+    layers, heads = _titles(part, language)
+    name = PART_NAMES[part.part]
+    return MatrixChart(
+        Words(
+            f"{name.en}: Δ loss with a head off, nats per token",
+            f"{name.zh}：关掉一个头后的 Δ 损失（每 token nat）",
+        ).of(language),
+        zero_LH,
+        row_labels=layers,
+        column_labels=heads,
+        diverging=True,
+        note=measured_on.of(language),
+        language=language,
+    )
+
+
+def _heads_of_inspection(
+    inspected: Inspected, *, texts: Sequence[str] = (), seed: int = 0, progress: Progress | None = None
+) -> HeadsView:
+    return heads_view(inspected.subject, probes=inspected.probes(texts) or None, seed=seed, progress=progress)
+
+
+COMMAND = Command(
+    _heads_of_inspection,
+    options=(TEXTS, FILE, SOURCE, TARGET, STEP, SEED),
+    texts="any number",
+    slow=True,
+)

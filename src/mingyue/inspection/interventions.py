@@ -1,7 +1,7 @@
-"""Intervening: put something else in a named place of a forward pass, and read what that does to the logits.
+"""Interventions: replace a value at a tap of a forward pass, and measure the effect on the logits.
 
-Edits are functions by tap name (`mingyue.nn.taps`), as `capture` and a model's forward take them; several are one dict.
-Here a model of six letters, with weights that mean nothing, says something else without one of its heads:
+Edits are functions by tap (`mingyue.nn.taps`), as `capture` and the forward of a model take them, several in one dict.
+Here the logits of a model of six letters with random weights change without one of its heads:
 
     >>> from mingyue.config import ModelConfig
     >>> from mingyue.inspection import Subject
@@ -19,8 +19,8 @@ Here a model of six letters, with weights that mean nothing, says something else
     >>> bool((plain_TV - without_TV).abs().max() > 0)
     True
 
-Activation patching asks where a model holds what tells two texts apart. It reads the corrupted text with one vector, at
-one place and one position, taken from its pass over the clean text; 1 = the answer is that of the clean text again:
+Activation patching finds the activations that carry what distinguishes two texts. The model reads the corrupted text
+with one vector, at one tap and position, taken from its pass over the clean text; 1 = the clean answer is recovered:
 
     >>> view = patching(subject, subject.read("abc"), subject.read("dbc"), answer="a", instead="d")
     >>> view.recovered_PT.shape, view.places
@@ -41,9 +41,9 @@ from torch import Tensor
 
 from mingyue.errors import SettingsError
 from mingyue.inspection.capture import capture
-from mingyue.inspection.parts import check_places
 from mingyue.inspection.patching import PatchingView, patching
 from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.taps import check_taps
 from mingyue.nn.taps import Edit
 
 __all__ = ["Edits", "PatchingView", "edited_logits", "patching", "replace_vector", "switch_off"]
@@ -52,34 +52,35 @@ Edits = dict[str, Edit]
 
 
 def switch_off(layer: int, head: int, part: str = "self") -> Edits:
-    """One head gives 0 at all positions. `part`: "self" of a Mini-GPT; "encoder", "decoder", "cross" of pairs.
+    """Edits that set the output of one head to 0. `part`: "self"; of an encoder-decoder "encoder", "decoder", "cross".
 
-    Layers and heads are counted from 0. Whether the model has them is seen when the edits are used.
+    Layers and heads are counted from 0. Whether the model has them is checked when the edits are used.
     """
     stack = {"self": "", "encoder": "encoder.", "decoder": "decoder.", "cross": "decoder."}.get(part)
     if stack is None:
         raise SettingsError(f"part {part!r} is not one of self, encoder, decoder, cross")
     attention = "cross_attention" if part == "cross" else "attention"
-    place = f"{stack}blocks.{layer}.{attention}.heads"
+    tap = f"{stack}blocks.{layer}.{attention}.heads"
 
     def edit(heads_BHTD: Tensor) -> Tensor:
         n_heads = heads_BHTD.shape[1]
         if not 0 <= head < n_heads:
             raise SettingsError(
-                f"there is no head {head} at {place}", advice=f"Heads are counted from 0: 0 to {n_heads - 1}."
+                f"there is no head {head} at {tap}", advice=f"Heads are counted from 0: 0 to {n_heads - 1}."
             )
         edited_BHTD = heads_BHTD.clone()
         edited_BHTD[:, head] = 0.0
         return edited_BHTD
 
-    return {place: edit}
+    return {tap: edit}
 
 
 def replace_vector(place: str, position: int, vector: Tensor | Sequence[float] | float) -> Edits:
-    """Put a vector at one position (from 0; negative ones count from the end) of a place; a number fills it.
+    """Edits that put a vector at one position (from 0; negative ones count from the end) of a tap; a number fills it.
 
-    It has the shape of what stands there: [M] of the residual stream, [H, D] of queries and heads, where [D] goes to
-    every head. When used it raises `SettingsError` for a position or a shape that does not fit.
+    `place` is the tap. The vector has the shape of the value at one position: [M] of the residual stream, [H, D] of
+    queries and heads, where [D] goes to every head. When used, the edit raises
+    `SettingsError` for a position or a shape that does not fit.
     """
 
     def edit(value: Tensor) -> Tensor:
@@ -104,7 +105,7 @@ def replace_vector(place: str, position: int, vector: Tensor | Sequence[float] |
 
 
 def _position_axis(value: Tensor) -> int:
-    """[B, T, M] or [B, H, T, D]: where the positions are."""
+    """The axis of positions in [B, T, M] or [B, H, T, D]."""
     return value.ndim - 2
 
 
@@ -112,8 +113,8 @@ def _position_axis(value: Tensor) -> int:
 def edited_logits(subject: Subject, reading: Reading, edits: Mapping[str, Edit]) -> Tensor:
     """logits_TV with edits made on the way.
 
-    Raises `SettingsError` for a name that is no place of this model (with the nearest that is), or an edit that fits
-    none.
+    Raises `SettingsError` for a name that is no tap of this model (with the nearest that is), and for an edit that
+    returns another kind of tensor.
     """
-    check_places(subject, edits)
+    check_taps(subject, edits)
     return capture(subject, reading, (), edits).logits_TV

@@ -1,79 +1,42 @@
-"""What a head is called, and why: the pattern that it is nearest to, and what its output is worth."""
+"""Labels of layers, heads and numbers, as tables and charts show them. Layers and heads are counted from 0."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+import math
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
+from mingyue.words import Language, Words
 
-from mingyue.inspection.parts import Part
-from mingyue.inspection.patterns import EARNED, Pattern, Scores
-
-Floats = NDArray[np.float64]
-_LEAST_ABOVE = 0.005
-Source = Literal["random", "texts"]
-"""Probe texts: random tokens written twice, and the texts that were given."""
+_AXIS_COLUMNS = 90
+"""Columns of text that fit below an axis."""
+_WIDE = 0x2E80  # from here on characters are as wide as two letters
 
 
-@dataclass(frozen=True)
-class Best:
-    """The pattern that a head is nearest to."""
-
-    pattern: Pattern
-    measured_on: Source
-    score: float
-    threshold: float
-    uniform: float
-    earned: bool
-    """Whether the score reaches the threshold."""
-
-    @property
-    def stands_out(self) -> bool:
-        """Whether the score is above that of uniform attention by what two digits show."""
-        return self.score - self.uniform >= _LEAST_ABOVE
+def decimals(value: float, digits: int = 3) -> str:
+    """A number with that many decimals; "–" for one that is not finite."""
+    return f"{round(value, digits) + 0.0:.{digits}f}" if math.isfinite(value) else "–"  # -0.000 is 0.000
 
 
-@dataclass(frozen=True)
-class PartHeads:
-    """The heads of one kind of attention. Arrays are [L layers, H heads]."""
+def percent(value: float) -> str:
+    """A probability, with two digits where it is small: 12.3%, 0.034%, 2e-06."""
+    if not math.isfinite(value):
+        return "–"
+    if value >= 0.01 or value == 0:
+        return f"{value:.1%}"
+    return f"{value * 100:.2g}%" if value >= 1e-5 else f"{value:.0e}"
 
-    part: Part
-    scores: Mapping[Source, Scores]
-    """By the probe texts that they were measured on."""
-    zero_LH: Floats | None
-    """Change of the loss, nats a token, when the head's output is 0; above 0 = the head helps. None: not measured."""
-    mean_LH: Floats | None
-    """The same when its output is its own mean over the text: what it owes to single tokens."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Layers and heads."""
-        n_layers, n_heads, _ = next(iter(self.scores.values())).scores_LHP.shape
-        return n_layers, n_heads
+def layer_label(layer: int, language: Language) -> str:
+    """`layer 3`."""
+    return Words(f"layer {layer}", f"第 {layer} 层").of(language)
 
-    def best(self, layer: int, head: int) -> Best:
-        """The pattern of a head whose score is furthest above that of uniform attention, on any of the probe texts."""
-        found = []
-        for source, scores in self.scores.items():
-            number = int(scores.excess_LHP[layer, head].argmax())
-            score, threshold, uniform = (
-                float(values[number])
-                for values in (scores.scores_LHP[layer, head], scores.thresholds_P, scores.uniform_P)
-            )
-            excess = float(scores.excess_LHP[layer, head, number])
-            found.append((excess, Best(scores.patterns[number], source, score, threshold, uniform, excess >= EARNED)))
-        return max(found, key=lambda one: one[0])[1]
 
-    def label(self, layer: int, head: int) -> Pattern:
-        """What the head does: its best pattern where it earned the name, else "mixed"."""
-        best = self.best(layer, head)
-        return best.pattern if best.earned else "mixed"
+def head_label(head: int, language: Language) -> str:
+    """`head 3`."""
+    return Words(f"head {head}", f"头 {head}").of(language)
 
-    @property
-    def labels_LH(self) -> tuple[tuple[Pattern, ...], ...]:  # noqa: N802
-        """The labels of all heads."""
-        n_layers, n_heads = self.shape
-        return tuple(tuple(self.label(layer, head) for head in range(n_heads)) for layer in range(n_layers))
+
+def layer_ticks(labels: Sequence[str]) -> list[str] | list[int]:
+    """Labels of the axis of layers: their names, or numbers from 0 where the names do not fit."""
+    widest = max((sum(2 if ord(c) > _WIDE else 1 for c in label) for label in labels), default=0)
+    return list(labels) if (widest + 2) * len(labels) <= _AXIS_COLUMNS else list(range(len(labels)))

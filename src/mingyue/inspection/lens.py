@@ -1,4 +1,4 @@
-"""The logit lens (nostalgebraist 2020): what each layer would say next, if the model ended there."""
+"""The logit lens (nostalgebraist 2020): what each layer would predict next, if the model ended there."""
 
 from __future__ import annotations
 
@@ -12,21 +12,14 @@ from torch import Tensor
 
 from mingyue.charts import Chart, LineChart, TextMark, WordGrid
 from mingyue.errors import SettingsError
-from mingyue.inspection.arrays import (
-    Floats,
-    Ints,
-    layer_ticks,
-    place_label,
-    share,
-    shown,
-    stream_places,
-    to_lists,
-    to_numpy,
-)
+from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.capture import capture
-from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
+from mingyue.inspection.command import ONE_TEXT, Command, Option
+from mingyue.inspection.labels import decimals, layer_ticks, percent
+from mingyue.inspection.ranking import Ranked, concatenated, ranked, row_slices
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.inspection.tokens import name_of
+from mingyue.inspection.taps import stream_taps, tap_label
+from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
 from mingyue.words import Language, TextTable, Words
@@ -34,46 +27,46 @@ from mingyue.words import Language, TextTable, Words
 MOST_COLUMNS = 256
 """Positions that are drawn; the arrays have all."""
 _MOST_PRINTED = 16  # positions of the terminal's table
-_TOP = 5  # words a place, where nothing else is asked for
+_TOP = 5  # predictions per layer and position
 _MOST_IN_A_CELL = 3
 _MOST_ON_HOVER = 25
 
 
 @dataclass(frozen=True, eq=False)
 class LensView(View):
-    """L layers (embeddings, then each block), T positions, K top words."""
+    """Predictions of L layers (embeddings, then each block) at T positions, the K likeliest tokens of each."""
 
-    title = Words("Logit lens: what each layer would say next", "逐层透镜：每一层会接着说什么")
+    title = Words("Logit lens: what each layer would predict next", "Logit lens：每一层对下一个 token 的预测")
 
     pieces_T: tuple[str, ...]
     """The token read at each position."""
     truth_T: Ints
-    """The id that comes next; −1 where none is known to."""
+    """The id of the token that comes next; −1 where none is known."""
     truth_pieces_T: tuple[str, ...]
-    """The same for people; empty where none is known."""
+    """The same as printable text; empty where none is known."""
     places_L: tuple[str, ...]
     """Names of taps. The last block's row is the model's own output."""
     top_ids_LTK: Ints
     top_pieces_LTK: tuple[tuple[tuple[str, ...], ...], ...]
     top_probabilities_LTK: Floats
     truth_rank_LT: Ints
-    """1 = the likeliest; 0 where no truth is known."""
+    """Rank of the token that comes next, 1 = the likeliest; 0 where none is known."""
     truth_logprob_LT: Floats
-    """log P of the truth, natural; not a number where none is known."""
+    """log P of the token that comes next, natural; NaN where none is known."""
     divergence_LT: Floats
-    """KL(output ‖ layer) in nats: how far the layer is from what the model says in the end; 0 in the last row."""
+    """KL(output ‖ layer) in nats, from the model's output to the layer's prediction; 0 in the last row."""
     normed: bool
     """Whether the final norm was applied to each layer before the output layer (the model has one)."""
     source: str | None = None
     printed: int = 1
-    """Words in a cell of the printed table."""
+    """Predictions in a cell of the printed table."""
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """The grid of top words, then rank and log P of the truth and the divergence by layer."""
+        """The grid of predictions; then rank and log P of the actual token, and the divergence, by layer."""
         return [self._grid(language), *self._courses(language)]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """Means by layer; the top words of each layer at the last positions."""
+        """Means by layer; the predictions of each layer at the last positions."""
         return [self._means(language), self._words(language)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,7 +78,7 @@ class LensView(View):
         return {name: getattr(self, name) for name in plain} | {name: to_lists(getattr(self, name)) for name in arrays}
 
     def _labels(self, language: Language) -> list[str]:
-        labels = [place_label(place, language) for place in self.places_L]
+        labels = [tap_label(place, language) for place in self.places_L]
         return [*labels[:-1], labels[-1] + Words(" = output", " = 输出").of(language)]
 
     def _grid(self, language: Language) -> Chart:
@@ -94,7 +87,7 @@ class LensView(View):
         cells = [
             [
                 TextMark(
-                    _drawn(self.top_pieces_LTK[layer][t][0]),
+                    self.top_pieces_LTK[layer][t][0],
                     float(self.top_probabilities_LTK[layer, t, 0]),
                     self._hover(layer, t, language),
                 )
@@ -112,7 +105,7 @@ class LensView(View):
             self.title.of(language),
             cells,
             row_labels=self._labels(language),
-            column_labels=[_drawn(piece) for piece in self.pieces_T[first:]],
+            column_labels=self.pieces_T[first:],
             low=0.0,
             high=1.0,
             legend=Words("probability of that token", "该 token 的概率").of(language),
@@ -121,7 +114,7 @@ class LensView(View):
 
     def _hover(self, layer: int, t: int, language: Language) -> list[str]:
         lines = [
-            f"{piece}  {share(value)}"
+            f"{piece}  {percent(value)}"
             for piece, value in zip(
                 self.top_pieces_LTK[layer][t][:_MOST_ON_HOVER],
                 self.top_probabilities_LTK[layer, t, :_MOST_ON_HOVER].tolist(),
@@ -129,27 +122,30 @@ class LensView(View):
             )
         ]
         if self.truth_T[t] >= 0:
-            rank, value = int(self.truth_rank_LT[layer, t]), share(float(np.exp(self.truth_logprob_LT[layer, t])))
+            rank, value = (
+                int(self.truth_rank_LT[layer, t]),
+                percent(float(np.exp(self.truth_logprob_LT[layer, t]))),
+            )
             lines.append(
                 Words(
-                    f"what came: {self.truth_pieces_T[t]}, rank {rank}, {value}",
+                    f"actual: {self.truth_pieces_T[t]}, rank {rank}, {value}",
                     f"实际是：{self.truth_pieces_T[t]}，第 {rank} 名，{value}",
                 ).of(language)
             )
-        apart = shown(float(self.divergence_LT[layer, t]))
+        apart = decimals(float(self.divergence_LT[layer, t]))
         return [*lines, Words(f"KL to the output: {apart} nats", f"与输出的 KL：{apart} nat").of(language)]
 
     @property
     def _ends_open(self) -> bool:
-        """Whether nothing is known to follow the last position."""
+        """Whether the token after the last position is unknown."""
         return bool(len(self.truth_T)) and bool(self.truth_T[-1] < 0)
 
     def _read_out(self) -> Words:
-        """How a layer is made to speak."""
+        """How a prediction is decoded from a layer."""
         norm = (
-            Words("after the final norm", "经过末端归一化")
+            Words("after the final norm", "经过最终归一化")
             if self.normed
-            else Words("as it is (this model has no final norm)", "原样（这个模型没有末端归一化）")
+            else Words("as it is (this model has no final norm)", "原样（这个模型没有最终归一化）")
         )
         return Words(
             f"the residual stream at that layer, {norm.en}, through the output layer. Layers are counted from 0.",
@@ -160,7 +156,7 @@ class LensView(View):
         how, last = self._read_out(), Words("", "")
         if self._ends_open:
             last = Words(
-                " The last column is a prediction: nothing is known to follow.", "最后一列是预测：后面还没有词。"
+                " The last column is a prediction: the next token is unknown.", "最后一列是预测：后面的 token 未知。"
             )
         return Words(
             f"Columns: the token just read. Rows: {how.en}{last.en}", f"列：刚读到的 token。行：{how.zh}{last.zh}"
@@ -170,9 +166,9 @@ class LensView(View):
         how, known = self._read_out(), int((self.truth_T >= 0).sum())
         if not known:
             return Words(f"Rows: {how.en}", f"行：{how.zh}").of(language)
-        places = "place" if known == 1 else "places"
+        positions = "position" if known == 1 else "positions"
         return Words(
-            f"Rows: {how.en} Rank and log P: means over the {known:,} {places} where it is known what came.",
+            f"Rows: {how.en} Rank and log P: means over the {known:,} {positions} where the next token is known.",
             f"行：{how.zh}名次和 log P 是已知下一个 token 的 {known:,} 个位置上的平均。",
         ).of(language)
 
@@ -180,15 +176,15 @@ class LensView(View):
         n_all, n_top = len(self.pieces_T), self.top_ids_LTK.shape[-1]
         said = [
             Words(
-                "Rows: the token just read. Columns: what each layer would say next, with its probability.",
-                "行：刚读到的 token。列：每一层接下来会说什么，以及它的概率。",
+                "Rows: the token just read. Columns: the likeliest next token of each layer, with its probability.",
+                "行：刚读到的 token。列：每一层认为最可能的下一个 token 及其概率。",
             )
         ]
         if self.printed < n_top and self.printed > 1:
             said.append(
                 Words(
-                    f"{self.printed} of the {n_top:,} words a place; the JSON has all.",
-                    f"每个位置有 {n_top:,} 个词，这里是前 {self.printed} 个；JSON 里是全部。",
+                    f"{self.printed} of the {n_top:,} predictions per position; the JSON has all.",
+                    f"每个位置有 {n_top:,} 个预测，这里是前 {self.printed} 个；JSON 里是全部。",
                 )
             )
         if n_all > _MOST_PRINTED:
@@ -200,7 +196,7 @@ class LensView(View):
             )
         if self._ends_open:
             said.append(
-                Words("The last row is a prediction: nothing is known to follow.", "最后一行是预测：后面还没有词。")
+                Words("The last row is a prediction: the next token is unknown.", "最后一行是预测：后面的 token 未知。")
             )
         return ("" if language == "zh" else " ").join(one.of(language) for one in said)
 
@@ -212,9 +208,9 @@ class LensView(View):
             for layer, means in zip(layer_ticks(self._labels(language)), zip(*self.means_L(), strict=True), strict=True)
         ]
         tick = Words("layer, from the embeddings to the output", "层，从嵌入到输出").of(language)
-        rank = Words("Mean rank of the truth by layer", "真实词的平均名次，逐层")
-        logprob = Words("Mean log P of the truth by layer", "真实词的平均 log P，逐层")
-        apart = Words("How far each layer is from the output", "各层离最终输出有多远")
+        rank = Words("Mean rank of the actual token by layer", "实际 token 的平均名次，逐层")
+        logprob = Words("Mean log P of the actual token by layer", "实际 token 的平均 log P，逐层")
+        apart = Words("KL divergence of each layer from the output", "各层与最终输出的 KL 散度")
         drawn = (
             ("rank", rank, Words("rank", "名次"), True),
             ("logprob", logprob, Words("nats", "nat"), False),
@@ -228,7 +224,7 @@ class LensView(View):
         ]
 
     def means_L(self) -> tuple[list[float], list[float], list[float]]:  # noqa: N802  (the shape is in the name)
-        """Of each layer: mean rank and mean log P of the truth where it is known, mean divergence."""
+        """Of each layer: mean rank and mean log P of the actual token where it is known, mean divergence."""
         known_T = self.truth_T >= 0
         apart = self.divergence_LT.mean(axis=1).tolist()
         if not bool(known_T.any()):
@@ -242,12 +238,13 @@ class LensView(View):
 
     def _means(self, language: Language) -> TextTable:
         columns = (
-            Words("layer", "层"), Words("mean rank of the truth", "真实词平均名次"), Words("mean log P", "平均 log P"),
+            Words("layer", "层"), Words("mean rank of the actual token", "实际 token 的平均名次"),
+            Words("mean log P", "平均 log P"),
             Words("KL to the output", "与输出的 KL"),
         )  # fmt: skip
         names = [column.of(language) for column in columns]
         rows = [
-            [label, shown(rank, 1), shown(logprob), shown(apart)]
+            [label, decimals(rank, 1), decimals(logprob), decimals(apart)]
             for label, rank, logprob, apart in zip(self._labels(language), *self.means_L(), strict=True)
         ]
         return TextTable(self.title.of(language), names, rows, right=names[1:], note=self._about_means(language))
@@ -256,7 +253,7 @@ class LensView(View):
         n_all = len(self.pieces_T)
         first = max(0, n_all - _MOST_PRINTED)
         names = [
-            Words("read", "读到").of(language), *self._labels(language), Words("what came", "实际").of(language)
+            Words("read", "读到").of(language), *self._labels(language), Words("actual", "实际").of(language)
         ]  # fmt: skip
         rows = [
             [
@@ -271,37 +268,32 @@ class LensView(View):
 
     def _cell(self, layer: int, t: int) -> str:
         words = zip(self.top_pieces_LTK[layer][t], self.top_probabilities_LTK[layer, t].tolist(), strict=True)
-        return ", ".join(f"{piece} {share(value)}" for piece, value in islice(words, self.printed))
-
-
-def _drawn(piece: str) -> str:
-    """A line end, for which charts have a sign of their own."""
-    return "\n" if piece == "\\n" else piece
+        return ", ".join(f"{piece} {percent(value)}" for piece, value in islice(words, self.printed))
 
 
 @torch.inference_mode()
 def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> LensView:
-    """The `top` next words of every layer at every position (none = 5). Of a model of pairs, of its decoder.
+    """The `top` likeliest next tokens (default: 5) of every layer of a decoder at every position.
 
-    The printed table has the first word of each place; with `top` as many as that, but at most 3.
+    The printed table has the first of each position; with `top` that many, but at most 3.
 
-    At each place the model's own final norm (if it has one) and output layer are applied to the residual stream; after
-    the last block that is what the model itself does. Raises `SettingsError` for `top` below 1.
+    At each layer the model's own final norm (if it has one) and output layer are applied to the residual stream; after
+    the last block that is the model's own prediction. Raises `SettingsError` for `top` below 1.
     """
     printed = 1 if top is None else min(top, _MOST_IN_A_CELL)
     top = _TOP if top is None else top
     if top < 1:
-        raise SettingsError(f"{top} words a place cannot be shown: give at least 1")
+        raise SettingsError(f"{top} predictions per position cannot be shown: give at least 1")
     module = subject.module
     stack = module.decoder if isinstance(module, EncoderDecoder) else module
-    places = stream_places(module.config.n_layers, "decoder." if subject.of_pairs else "")[:-1]
+    places = stream_taps(module.config.n_layers, "decoder." if subject.of_pairs else "")[:-1]
     values = capture(subject, reading, places).values
     n_places, n_tokens = len(places), len(reading.ids_T)
     missing = reading.targets_T.new_full((n_tokens - len(reading.targets_T),), -1)
     truth_T = torch.cat([reading.targets_T, missing])
     found: list[list[Ranked]] = [[] for _ in places]
     apart: list[list[Tensor]] = [[] for _ in places]
-    for rows in pieces_of(n_tokens, module.config.vocab_size):
+    for rows in row_slices(n_tokens, module.config.vocab_size):
         final_NV: Tensor | None = None
         for layer in reversed(range(n_places)):  # the last one first: the others are compared with it
             logits_NV = module.output(stack.final_norm(values[places[layer]][rows])).float()
@@ -309,9 +301,9 @@ def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> 
             final_NV = logprobs_NV if final_NV is None else final_NV
             found[layer].append(ranked(logprobs_NV, truth_T[rows], top))
             apart[layer].append((final_NV.exp() * (final_NV - logprobs_NV)).sum(dim=-1).clamp(min=0.0))
-    layers = [joined(parts) for parts in found]
+    layers = [concatenated(parts) for parts in found]
     top_ids_LTK = torch.stack([one.top_ids_NK for one in layers]).cpu().numpy()
-    names = {int(index): name_of(subject.tokenizer, int(index)) for index in np.unique(top_ids_LTK)}
+    names = {int(index): token_label(subject.tokenizer, int(index)) for index in np.unique(top_ids_LTK)}
     return LensView(
         pieces_T=reading.pieces,
         truth_T=truth_T.cpu().numpy(),
@@ -329,3 +321,18 @@ def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> 
         source=reading.source,
         printed=printed,
     )
+
+
+COMMAND = Command(
+    lens_view,
+    options=(
+        *ONE_TEXT,
+        Option(
+            "top",
+            int,
+            "Predictions kept per layer and position. The table shows the first, with --top up to 3; "
+            "--out FILE.html shows 25 on hover, --json all.",
+            _TOP,
+        ),
+    ),
+)

@@ -1,4 +1,4 @@
-"""The words nearest to a word in the tables of a model: which words it has learned to treat alike."""
+"""The tokens nearest to a word in the embedding tables of a model."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from torch import nn
 
 from mingyue.charts import BarChart, Chart
 from mingyue.errors import SettingsError
-from mingyue.inspection.arrays import Floats, Ints, shown, to_lists, to_numpy
+from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
+from mingyue.inspection.command import STEP, Command, Option
+from mingyue.inspection.labels import decimals
 from mingyue.inspection.subject import Subject
-from mingyue.inspection.tokens import name_of, spelled
+from mingyue.inspection.tokens import token_label, token_string
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
 from mingyue.text import Tokenizer
 from mingyue.words import Language, NothingToShowError, TextTable, Words
 
 _INPUT = Words("input table (embedding)", "输入表（嵌入）")
-_OUTPUT = Words("output table (what the word is predicted by)", "输出表（用来预测这个词）")
+_OUTPUT = Words("output table (predictions)", "输出表（用于预测）")
 _TIED = Words("one table for input and output (tied)", "输入、输出共用一张表（绑定）")
 _LEFT_OUT = Words(
-    "Marks and parts of characters are left out: they spell nothing by themselves.",
-    "标记和半个字符不在其中：它们单独拼不出文字。",
+    "Special tokens and parts of characters are left out.",
+    "不含特殊 token 和不完整的字符。",
 )
 _SOURCE = Words("source table", "源语言表")
 
@@ -40,21 +42,21 @@ class Nearest:
     pieces_K: tuple[str, ...]
     cosines_K: Floats
     candidates: int
-    """Ids that were compared: those that can stand in a text."""
+    """Number of tokens compared: those that are text by themselves."""
 
 
 @dataclass(frozen=True, eq=False)
 class NeighboursView(View):
-    """The nearest words in each table of the model."""
+    """The nearest tokens in each embedding table of the model."""
 
-    title = Words("Nearest words", "最近的词")
+    title = Words("Nearest tokens", "最近的 token")
 
     word: str
     nearest: tuple[Nearest, ...]
     notes: tuple[Words, ...] = ()
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """A bar for each neighbour, one chart a table."""
+        """A bar for each neighbour, one chart per embedding table."""
         return [
             BarChart(
                 _title(one, language),
@@ -71,7 +73,7 @@ class NeighboursView(View):
         ]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """Rank, token and cosine, one table a table."""
+        """Rank, token and cosine, for each embedding table."""
         names = [
             name.of(language) for name in (Words("rank", "名次"), Words("token", "token"), Words("cosine", "余弦"))
         ]
@@ -80,7 +82,7 @@ class NeighboursView(View):
                 _title(one, language),
                 names,
                 [
-                    [str(rank), piece, shown(value)]
+                    [str(rank), piece, decimals(value)]
                     for rank, (piece, value) in enumerate(zip(one.pieces_K, one.cosines_K.tolist(), strict=True), 1)
                 ],
                 right=[names[0], names[2]],
@@ -111,18 +113,18 @@ class NeighboursView(View):
         return ("" if language == "zh" else " ").join(note.of(language) for note in (*self.notes, _LEFT_OUT))
 
 
-def neighbours_view(subject: Subject, word: str, *, count: int = 10) -> NeighboursView:
-    """The `count` nearest tokens to `word` by cosine, in the input table and in the output table (or the one of both).
+def neighbours_view(subject: Subject, word: str, *, top: int = 10) -> NeighboursView:
+    """The `top` nearest tokens to `word` by cosine, in the input table and in the output table (or the one of both).
 
-    Of a model of pairs with two vocabularies, in those tables whose tokenizer has the word. A word has one row only if
-    it is one token: for several, `NothingToShowError` names them (a mean of rows would be a vector that the model never
-    reads). A word that is one token only behind a space is looked up so. Ids that spell nothing by themselves (marks,
-    parts of characters) are left out. Raises `SettingsError` for a count below 1.
+    For an encoder-decoder model with two vocabularies: in the tables whose tokenizer has the word as one token. For a
+    word of several tokens `NothingToShowError` names them (a mean of rows would be a vector that the model never
+    reads). A word that is one token only after a space is looked up with it. Special tokens and parts of characters
+    are left out. Raises `SettingsError` for `top` below 1.
     """
-    if count < 1:
-        raise SettingsError(f"{count} neighbours cannot be shown: give at least 1")
+    if top < 1:
+        raise SettingsError(f"{top} neighbours cannot be shown: give at least 1")
     if not word:
-        raise NothingToShowError(Words("there is no word to look for: it is empty", "要找的词是空的"))
+        raise NothingToShowError(Words("the word is empty", "要找的词是空的"))
     nearest: list[Nearest] = []
     notes: list[Words] = []
     refused: dict[str, Tokenizer] = {}
@@ -131,18 +133,18 @@ def neighbours_view(subject: Subject, word: str, *, count: int = 10) -> Neighbou
         if index is None or index >= len(table):
             refused[name.en] = tokenizer
             continue
-        nearest.append(_nearest(name, table, tokenizer, index, count))
+        nearest.append(_nearest(name, table, tokenizer, index, top))
         if tokenizer.decode([index]) != word and tokenizer.token_text(index).startswith(" "):
             note = Words(
-                f"As a token the word has a space before it: {tokenizer.token_text(index)!r}.",
-                f"作为一个 token，它前面带空格：{tokenizer.token_text(index)!r}。",
+                f"As a token the word has a space before it: {token_label(tokenizer, index)}.",
+                f"作为一个 token，它前面带空格：{token_label(tokenizer, index)}。",
             )
             notes += [] if note in notes else [note]
     if not nearest:
         raise _several(word, next(iter(refused.values())))
     if refused:
         names = ", ".join(refused)
-        notes.append(Words(f"It is not one token of the {names}.", "另一种语言的词表里没有这个 token。"))
+        notes.append(Words(f"The word is not one token of the {names}.", "它在另一个词表里不是一个 token。"))
     return NeighboursView(word, tuple(nearest), tuple(notes))
 
 
@@ -170,29 +172,29 @@ def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
 def _several(word: str, tokenizer: Tokenizer) -> NothingToShowError:
     ids = tokenizer.encode(word)
     advice = "Give one of these tokens, or a word that is one token."
-    if not any(spelled(tokenizer, index) for index in ids):
-        advice = "They are bytes of its characters: give a word that is one token."
-    pieces = [tokenizer.token_text(index) for index in ids]
+    if not any(token_string(tokenizer, index) for index in ids):
+        advice = "They are bytes of its characters. Give a word that is one token."
+    pieces = [token_label(tokenizer, index) for index in ids]
     return NothingToShowError(
         Words(
-            f"{word!r} is {len(ids)} tokens of this model ({', '.join(pieces)}), and a table has one vector a token",
+            f"{word!r} is {len(ids)} tokens of this model ({', '.join(pieces)}); a table has one vector per token",
             f"“{word}”在这个模型里是 {len(ids)} 个 token（{'、'.join(pieces)}），而表里每个 token 一个向量",
         ),
         advice=advice,
     )
 
 
-def _nearest(name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, count: int) -> Nearest:
+def _nearest(name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, top: int) -> Nearest:
     lengths_V = np.linalg.norm(table_VM, axis=1)
     cosines_V = table_VM @ table_VM[index] / np.maximum(lengths_V * lengths_V[index], 1e-30)
-    others = np.array([i for i in range(len(table_VM)) if i != index and spelled(tokenizer, i)], dtype=np.int64)
-    best_K = others[np.argsort(-cosines_V[others], kind="stable")[:count]]
+    others = np.array([i for i in range(len(table_VM)) if i != index and token_string(tokenizer, i)], dtype=np.int64)
+    best_K = others[np.argsort(-cosines_V[others], kind="stable")[:top]]
     return Nearest(
         table=name,
         token=index,
-        piece=name_of(tokenizer, index),
+        piece=token_label(tokenizer, index),
         ids_K=best_K,
-        pieces_K=tuple(name_of(tokenizer, int(i)) for i in best_K),
+        pieces_K=tuple(token_label(tokenizer, int(i)) for i in best_K),
         cosines_K=cosines_V[best_K].astype(np.float32),
         candidates=len(others),
     )
@@ -200,3 +202,14 @@ def _nearest(name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, co
 
 def _title(one: Nearest, language: Language) -> str:
     return Words(f'Nearest to "{one.piece}": {one.table.en}', f"与“{one.piece}”最近：{one.table.zh}").of(language)
+
+
+COMMAND = Command(
+    neighbours_view,
+    options=(
+        Option("word", str, "Word whose nearest tokens are listed; one token of the model."),
+        Option("top", int, "Tokens listed.", 10),
+        STEP,
+    ),
+    texts="none",
+)

@@ -1,21 +1,20 @@
-"""Where a model has attention: self-attention of a Mini-GPT; encoder, decoder and cross-attention of a model of pairs.
+"""The kinds of attention of a model: self-attention; or encoder, decoder and cross-attention of an encoder-decoder.
 
 Layers and heads are counted from 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from mingyue.config import EncoderDecoderConfig, nearest
 from mingyue.errors import SettingsError
 from mingyue.inspection.subject import Subject
-from mingyue.nn import Attend, Taps
+from mingyue.nn import Attend
 from mingyue.words import Words
 
 Part = Literal["self", "encoder", "decoder", "cross"]
@@ -44,22 +43,22 @@ class AttentionPart:
     n_heads: int
     window: int | None = None
 
-    def place(self, layer: int, value: str) -> str:
-        """The tap name of a value in a layer: `part.place(0, "weights")` is `blocks.0.attention.weights`."""
+    def tap(self, layer: int, value: str) -> str:
+        """The tap name of a value in a layer: `part.tap(0, "weights")` is `blocks.0.attention.weights`."""
         return f"{_PLACES[self.name].format(layer)}.{value}"
 
     @property
     def causal(self) -> bool:
-        """Whether no token sees what stands after it."""
+        """Whether no token attends to the tokens after it."""
         return self.name in ("self", "decoder")
 
     def allowed(self, n_queries: int, n_keys: int) -> Tensor:
-        """allowed_TS, boolean: who may look at whom, for texts without padding."""
+        """allowed_TS, boolean: which keys each query may attend to, in texts without padding."""
         attend = Attend(causal=self.causal, window=self.window)
         return attend.matrix(n_queries, n_keys)[0, 0]
 
     def check(self, layer: int | None, head: int | None) -> None:
-        """Raises `SettingsError` for a layer or a head that this part does not have."""
+        """Raise `SettingsError` for a layer or a head that this part does not have."""
         for what, number, count in (("layer", layer, self.n_layers), ("head", head, self.n_heads)):
             if number is not None and not 0 <= number < count:
                 raise SettingsError(
@@ -89,44 +88,3 @@ def attention_part(subject: Subject, name: str) -> AttentionPart:
     guess = nearest(name, parts)
     hint = f"Did you mean {guess!r}?" if guess else f"It has: {', '.join(parts)}."
     raise SettingsError(f"this model has no attention called {name!r}", advice=hint)
-
-
-def place_names(subject: Subject) -> tuple[str, ...]:
-    """Every tap name of this model, in the order of a forward pass; read from the running code, on one token."""
-    taps = Taps("*")
-    one = torch.zeros(1, 1, dtype=torch.long, device=subject.device)
-    with torch.inference_mode():
-        subject.module(*([one, one] if subject.of_pairs else [one]), taps=taps)
-    return tuple(taps.values)
-
-
-def check_places(subject: Subject, places: Iterable[str]) -> None:
-    """Raises `SettingsError` for a name or pattern that is no place of this model, with the nearest that is."""
-    known = place_names(subject)
-    for name in places:
-        if not matching(name, known):
-            hint = _of_the_other_kind(subject, name, known)
-            if hint is None:
-                guess = nearest(name, known)
-                hint = f"Did you mean {guess!r}?" if guess else f"The first are {', '.join(known[:5])}, …"
-            raise SettingsError(f"this model has no place called {name!r} to look at or edit", advice=hint)
-
-
-def _of_the_other_kind(subject: Subject, name: str, known: Sequence[str]) -> str | None:
-    """Advice for a name that the other kind of model has."""
-    if subject.of_pairs and matching(f"decoder.{name}", known):
-        return (
-            "A model of pairs has its blocks in an encoder and a decoder: names begin with `encoder.` or `decoder.`. "
-            'Of switch_off, give part="encoder", "decoder" (its self-attention) or "cross".'
-        )
-    if not subject.of_pairs and name.startswith(("encoder.", "decoder.")):
-        return (
-            "A Mini-GPT has neither encoder nor decoder: its names begin with `blocks.`. "
-            'Of switch_off, leave part out (part="self").'
-        )
-    return None
-
-
-def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a name or pattern of `Taps` means."""
-    return [name for name in names if Taps(pattern).wants(name)]

@@ -1,4 +1,4 @@
-"""Activation patching: where a model holds what tells two texts apart (Meng et al. 2022, section 2)."""
+"""Activation patching: which activations carry what distinguishes two texts (Meng et al. 2022, section 2)."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from mingyue.charts import Chart, MatrixChart
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.capture import capture
-from mingyue.inspection.parts import check_places, matching, place_names
+from mingyue.inspection.labels import layer_label
 from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.taps import check_taps, matching, tap_names
+from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
 from mingyue.nn import Taps
 from mingyue.nn.taps import Edit
 from mingyue.words import Language, TextTable, Words
 
 MOST_LOGITS = 1 << 24
-"""Of one batch of patched texts: 64 MiB."""
+"""Logits of one batch of patched texts: 64 MiB."""
 LEAST_DIFFERENCE = 1e-4
-"""Of the two texts' logit differences: between nearer ones there is nothing to recover."""
+"""Smallest difference between the logit differences of the two texts that can be recovered."""
 _ROWS_OF_TABLE = 12
 _OF_THE_SOURCE = ("cross_attention.key", "cross_attention.value")
 
 
 @dataclass(frozen=True)
 class PatchingView(View):
-    """How much of the clean text's answer comes back when one vector is taken from its pass."""
+    """How much of the clean text's answer is recovered when one vector is taken from its forward pass."""
 
     title: ClassVar[Words] = Words("Activation patching", "激活修补")  # pyrefly: ignore[bad-override]
     places: tuple[str, ...]
-    """The P places, in the order of a pass."""
+    """The P taps, in the order of a forward pass."""
     recovered_PT: NDArray[np.float64]
-    """By place and position: 0 = the answer of the corrupted text, 1 = that of the clean one."""
+    """By tap and position: 0 = the answer of the corrupted text, 1 = that of the clean one."""
     difference_PT: NDArray[np.float64]
-    """The logit difference that was read."""
+    """The logit difference after patching."""
     clean_difference: float
     """logit(answer) − logit(instead) after the clean text."""
     corrupted_difference: float
@@ -50,12 +52,12 @@ class PatchingView(View):
     instead: str
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """Places × positions, coloured by what was recovered."""
+        """Taps × positions, coloured by the recovered share."""
         rows, row_title = _row_labels(self.places, language)
         return [
             MatrixChart(
                 Words(
-                    f'Share of the answer "{self.answer}" (not "{self.instead}") that one vector brings back',
+                    f'Share of the answer "{self.answer}" (not "{self.instead}") recovered by one vector',
                     f"一个向量能恢复多少答案“{self.answer}”（而非“{self.instead}”）",
                 ).of(language),
                 self.recovered_PT,
@@ -70,25 +72,25 @@ class PatchingView(View):
         ]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """The places and positions that bring most back."""
+        """The taps and positions that recover most."""
         order = np.argsort(-np.abs(self.recovered_PT), axis=None, kind="stable")[:_ROWS_OF_TABLE]
         labels = self._labels()
         rows = []
         for number in order:
-            place, position = divmod(int(number), self.recovered_PT.shape[1])
-            recovered = self.recovered_PT[place, position]
+            tap, position = divmod(int(number), self.recovered_PT.shape[1])
+            recovered = self.recovered_PT[tap, position]
             rows.append(
                 [
-                    self.places[place],
+                    self.places[tap],
                     str(position),
                     labels[position],
-                    f"{self.difference_PT[place, position]:+.3f}",
+                    f"{self.difference_PT[tap, position]:+.3f}",
                     f"{recovered:.2f}".replace("-0.00", "0.00"),
                 ]
             )
         columns = [
-            Words("place", "位置名").of(language),
-            Words("position", "第几个").of(language),
+            Words("tap", "tap").of(language),
+            Words("position", "位置").of(language),
             Words("token", "token").of(language),
             Words("logit difference", "logit 差").of(language),
             Words("recovered", "恢复").of(language),
@@ -96,7 +98,7 @@ class PatchingView(View):
         return [TextTable(self.title.of(language), columns, rows, [columns[1], *columns[3:]], self._note(language))]
 
     def to_dict(self) -> dict[str, Any]:
-        """`recovered_PT` and `difference_PT`, [places, positions], with the places, the tokens and both answers."""
+        """`recovered_PT` and `difference_PT`, [taps, positions], with the taps, the tokens and both answers."""
         return {
             "places": list(self.places),
             "recovered_PT": to_lists(self.recovered_PT),
@@ -125,14 +127,14 @@ class PatchingView(View):
 
 
 def _row_labels(places: Sequence[str], language: Language) -> tuple[list[str], str]:
-    """Names that differ in their layer alone are shown by it: their labels, and the title above them."""
-    parts = list(zip(*(place.split(".") for place in places), strict=False))
+    """Labels of the rows, and the title above them: taps that differ only in their layer are labelled by it."""
+    parts = list(zip(*(tap.split(".") for tap in places), strict=False))
     differing = [number for number, part in enumerate(parts) if len(set(part)) > 1]
-    alike = len({place.count(".") for place in places}) == 1 and len(differing) == 1
+    alike = len({tap.count(".") for tap in places}) == 1 and len(differing) == 1
     if not alike or not all(layer.isdigit() for layer in parts[differing[0]]):
-        return list(places), Words("place", "位置名").of(language)
+        return list(places), Words("tap", "tap").of(language)
     pattern = ".".join("*" if number in differing else part[0] for number, part in enumerate(parts))
-    return [Words(f"layer {layer}", f"第 {layer} 层").of(language) for layer in parts[differing[0]]], pattern
+    return [layer_label(int(layer), language) for layer in parts[differing[0]]], pattern
 
 
 @torch.inference_mode()
@@ -146,20 +148,20 @@ def patching(
     places: str | Sequence[str] | None = None,
     at: int = -1,
 ) -> PatchingView:
-    """Read `corrupted` with one vector of `clean` in turn at each place and position.
+    """Read `corrupted` with one vector of `clean`, for each tap and position in turn.
 
     `answer` is the token that the clean text makes likelier, `instead` the one that the corrupted text does: texts of
-    one token each, or ids. The logits are those at position `at`. `places` are tap names or patterns; by default the
-    residual stream after every block (of a model of pairs, of every block of the decoder).
+    one token each, or ids. The logits are those at position `at`. `places` are taps or patterns; by default the
+    residual stream after every block (for an encoder-decoder model, after every block of the decoder).
 
-    Raises `SettingsError` for names that are no places, places of both texts of a pair, and an `at` outside the text;
-    `GenerationError` for texts of unequal length, a token that is several, and texts with the same logit difference.
+    Raises `SettingsError` for names that are no taps, taps of both texts of a pair, and an `at` outside the text;
+    `GenerationError` for texts of unequal length, an answer of several tokens, and texts with equal logit differences.
     """
     if places is None:
         places = "decoder.blocks.*.output" if subject.of_pairs else "blocks.*.output"
     patterns = (places,) if isinstance(places, str) else tuple(places)
-    check_places(subject, patterns)
-    known = place_names(subject)
+    check_taps(subject, patterns)
+    known = tap_names(subject)
     names = [name for name in known if any(name in matching(pattern, known) for pattern in patterns)]
     _check_lengths(clean, corrupted)
     if not -len(clean.ids_T) <= at < len(clean.ids_T):
@@ -167,7 +169,7 @@ def patching(
     wanted, other = (_token(subject, token) for token in (answer, instead))
     in_source = {name.startswith("encoder.") or name.endswith(_OF_THE_SOURCE) for name in names}
     if len(in_source) > 1:
-        raise SettingsError("places of the source and of the target have different positions", advice="Patch one side.")
+        raise SettingsError("taps of the source and of the target have different positions", advice="Patch one side.")
     seen = capture(subject, clean, names)
 
     def difference(logits_RTV: Tensor) -> Tensor:
@@ -177,7 +179,7 @@ def patching(
     after = float(difference(seen.logits_TV[None]))
     if abs(after - before) < LEAST_DIFFERENCE:
         raise GenerationError(
-            f"after both texts the logits of the two tokens differ by the same ({after:+.4f}): nothing to recover",
+            f"both texts have the same logit difference ({after:+.4f}): there is nothing to recover",
             advice="Choose an answer that one of the texts makes likelier.",
         )
     found_PT = torch.stack([_patched(subject, corrupted, name, seen.values[name], difference) for name in names])
@@ -190,28 +192,28 @@ def patching(
         corrupted_difference=before,
         clean_pieces=pieces[0],
         corrupted_pieces=pieces[1],
-        answer=subject.tokenizer.token_text(wanted),
-        instead=subject.tokenizer.token_text(other),
+        answer=token_label(subject.tokenizer, wanted),
+        instead=token_label(subject.tokenizer, other),
     )
 
 
 def _patched(
-    subject: Subject, corrupted: Reading, place: str, clean: Tensor, difference: Callable[[Tensor], Tensor]
+    subject: Subject, corrupted: Reading, tap: str, clean: Tensor, difference: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """differences_T: with the clean vector at each position of the place in turn, as rows of a batch."""
+    """differences_T: with the clean vector at each position in turn, as rows of a batch."""
     module, n_positions = subject.module, clean.shape[-2]
     at_once = max(1, MOST_LOGITS // (len(corrupted.ids_T) * module.config.vocab_size))
     found = []
     for positions_R in torch.arange(n_positions, device=subject.device).split(at_once):
         rows = len(positions_R)
         ids = [corrupted.ids_T] if corrupted.source_ids_S is None else [corrupted.source_ids_S, corrupted.ids_T]
-        taps = Taps(edits={place: _patch(positions_R, clean)})
+        taps = Taps(edits={tap: _patch(positions_R, clean)})
         found.append(difference(module(*(one[None].repeat(rows, 1) for one in ids), taps=taps)))
     return torch.cat(found)
 
 
 def _patch(positions_R: Tensor, clean: Tensor) -> Edit:
-    """In row r, position `positions_R[r]` is that of `clean`."""
+    """In row r, position `positions_R[r]` has the vector of `clean`."""
 
     def edit(value: Tensor) -> Tensor:
         edited = value.clone()
@@ -230,8 +232,8 @@ def _check_lengths(clean: Reading, corrupted: Reading) -> None:
         if len(clean_T) != len(corrupted_T):
             raise GenerationError(
                 f"the clean {side} has {len(clean_T)} tokens, the corrupted one {len(corrupted_T)}: "
-                "their positions do not meet",
-                advice="Change words into others of as many tokens.",
+                "their positions do not correspond",
+                advice="Replace words by others with the same number of tokens.",
             )
 
 

@@ -1,4 +1,4 @@
-"""From logits to what people ask of them: the top words, the probability and the rank of the word that came."""
+"""The likeliest tokens of a distribution, and the probability and rank of the actual token."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 MOST_LOGITS = 1 << 24
-"""Numbers at once: 64 MB. Longer texts are taken in pieces."""
+"""Logits computed at once: 64 MB. Longer texts are taken in chunks of rows."""
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """What N distributions say; the truth of some may not be known (−1)."""
+    """The likeliest tokens of N distributions, with the actual token, which may be unknown."""
 
     top_ids_NK: Tensor
     top_logprobs_NK: Tensor
     truth_logprob_N: Tensor
-    """Not a number where there is no truth."""
+    """NaN where the actual token is unknown."""
     truth_rank_N: Tensor
-    """1 = nothing is likelier; 0 where there is no truth."""
+    """1 = the likeliest; 0 where the actual token is unknown."""
 
 
 def ranked(logprobs_NV: Tensor, truth_N: Tensor, top: int) -> Ranked:
-    """Rank N distributions, given as log P; `truth_N` holds ids, or −1 where it is not known."""
+    """Rank N distributions, given as log P; `truth_N` holds the ids of the actual tokens, or −1 where unknown."""
     known_N = truth_N >= 0
     truth_logprob_N1 = logprobs_NV.gather(1, truth_N.clamp(min=0)[:, None])
     rank_N = 1 + (logprobs_NV > truth_logprob_N1).sum(dim=1)
@@ -38,8 +38,8 @@ def ranked(logprobs_NV: Tensor, truth_N: Tensor, top: int) -> Ranked:
     )
 
 
-def joined(parts: list[Ranked]) -> Ranked:
-    """Pieces one after another."""
+def concatenated(parts: list[Ranked]) -> Ranked:
+    """Chunks of rows one after another."""
     return Ranked(
         torch.cat([part.top_ids_NK for part in parts]),
         torch.cat([part.top_logprobs_NK for part in parts]),
@@ -48,7 +48,7 @@ def joined(parts: list[Ranked]) -> Ranked:
     )
 
 
-def pieces_of(n_rows: int, vocab_size: int) -> Iterator[slice]:
-    """Rows that are taken together, so that their logits stay within `MOST_LOGITS`."""
+def row_slices(n_rows: int, vocab_size: int) -> Iterator[slice]:
+    """Chunks of rows such that the logits of each stay within `MOST_LOGITS`."""
     size = max(1, MOST_LOGITS // vocab_size)
     return (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))

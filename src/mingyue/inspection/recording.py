@@ -1,7 +1,7 @@
-"""What a forward pass really does: every operation with its shape, its module, and the line of our code that asked.
+"""Records the operations of a forward pass: shape, module, and the source line of this package that called each.
 
-PyTorch shows its operations to a `TorchFunctionMode` while that is entered; nothing of it is left in a pass that is
-not recorded. Names of taps are matched to the operations that made their values.
+PyTorch passes its operations to a `TorchFunctionMode` while that is entered; passes outside it are not affected. Taps
+are matched to the operations that computed their values.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ class Operation:
     shape: tuple[int, ...]
     """Of its result."""
     input_shape: tuple[int, ...]
-    """Of its first tensor; () without one."""
+    """Of its first tensor argument; () without one."""
     flops: int
     """Of a matrix product (a multiply-add is 2); 0 for all else."""
     size: float
-    """Root mean square of the finite numbers of the result; not a number for integers and booleans."""
+    """Root mean square of the finite numbers of the result; NaN for integers and booleans."""
     module: str
     """Path of the innermost module at work, as in `named_modules`; "" for the model itself and around it."""
     function: str
-    """The function of ours that asked for it, with its class."""
+    """The function of this package that called it, with its class."""
     source: str
     """The file of that function, from the package on."""
     line: int
     moves: bool
-    """Whether numbers were written: not, where the result is another view of the first tensor."""
+    """Whether numbers were written: False if the result is a view of the first tensor."""
     tap: str = ""
-    """Under which name the result can be looked at and edited (`mingyue.nn.taps`)."""
+    """The tap at which the result can be captured and edited (`mingyue.nn.taps`); "" = none."""
 
 
 class Recorder(TorchFunctionMode):
-    """Enter it around a forward pass of `model`, and hand `taps` to that; `operations` then holds what was done."""
+    """Context manager around a forward pass of `model` that is given `taps`; `operations` then holds its operations."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def name(self, tap: str, value: Tensor) -> None:
-        """A value was shown to the taps: the latest operation that made it gets the name."""
+        """Give the name of a tap to the latest operation that computed its value."""
         for operation, result in zip(reversed(self.operations), reversed(self._results), strict=True):
             if result() is value:
                 operation.tap = operation.tap or tap  # where a norm is absent, a value has two names
@@ -112,7 +112,7 @@ class Recorder(TorchFunctionMode):
 
 
 class _Named(dict[str, Tensor]):
-    """Keeps no value: passes on which name it has."""
+    """Keeps no values: reports their names to the recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class _Named(dict[str, Tensor]):
 
 
 def _ours(frame: FrameType | None) -> FrameType | None:
-    """The innermost function of this package (but for the recorder itself)."""
+    """The innermost frame of this package, outside this module."""
     while frame is not None:
         path = frame.f_code.co_filename
         if path != _SELF and Path(path).is_relative_to(_PACKAGE):

@@ -1,4 +1,4 @@
-"""A model to be looked at, and a text as that model reads it."""
+"""A model with its tokenizers, and a text as that model reads it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mingyue.errors import GenerationError
+from mingyue.inspection.tokens import token_label
 from mingyue.models import DecoderOnly, EncoderDecoder, Transformer
 from mingyue.nn import Taps
 from mingyue.text import Tokenizer
@@ -15,23 +16,23 @@ from mingyue.text import Tokenizer
 
 @dataclass(frozen=True)
 class Reading:
-    """A text in ids, as the model reads it: one row. For a model of pairs a source text and a target text."""
+    """A text as the model reads it, in ids: one row. For an encoder-decoder model a source and a target text."""
 
     text: str
     """The text; of a pair the target."""
     ids_T: Tensor
-    """What goes in, int64: the start mark first where there is one."""
+    """Input ids, int64: the BOS token first, if the model reads one."""
     targets_T: Tensor
-    """What comes next at each place, int64: `ids_T` shifted by one. Of a pair it ends with the end mark; of a text it
-    has one id less than `ids_T`, since nothing is known to follow the last."""
+    """The next id at each position, int64: `ids_T` shifted by one. Of a pair it ends with EOS; of a text it has one id
+    less than `ids_T`, since the token after the last is unknown."""
     pieces: tuple[str, ...]
-    """`ids_T` for people, all printable."""
+    """`ids_T` as printable text."""
     target_pieces: tuple[str, ...]
-    """`targets_T` for people."""
+    """`targets_T` as printable text."""
     source: str | None = None
     """The source text of a pair."""
     source_ids_S: Tensor | None = None
-    """Its ids, the end mark last."""
+    """Its ids, EOS last."""
     source_pieces: tuple[str, ...] = ()
 
 
@@ -41,15 +42,15 @@ class Subject:
 
     module: Transformer
     tokenizer: Tokenizer
-    """Of a model of pairs, that of the target side."""
+    """Of an encoder-decoder model, that of the target side."""
     source_tokenizer: Tokenizer | None = None
-    """Of a model of pairs, that of the source side."""
+    """Of an encoder-decoder model, that of the source side."""
     starts_with_bos: bool = False
-    """Whether texts begin with the start mark (of one text; targets of pairs always do)."""
+    """Whether a decoder-only model reads BOS before a text (the target of a pair always begins with it)."""
 
     @property
     def of_pairs(self) -> bool:
-        """Whether it is an encoder-decoder."""
+        """Whether it is an encoder-decoder model."""
         return isinstance(self.module, EncoderDecoder)
 
     @property
@@ -58,17 +59,17 @@ class Subject:
         return self.module.embedding.weight.device
 
     def read(self, text: str, source: str | None = None, *, any_length: bool = False) -> Reading:
-        """The text as the model reads it; for a model of pairs, `text` is the target and `source` what it translates.
+        """The text as the model reads it; for an encoder-decoder model, `text` is the target of the text `source`.
 
         `any_length`: a text may be longer than the context, for views that read it in windows.
 
         Raises `GenerationError` for a text without a token, one longer than the context, a token that the model does
-        not know, and a source where there must be none or none where there must be one.
+        not know, and a source that this architecture does not take, or one that it lacks.
         """
         words, source_ids = self.tokenizer, list[int]()
         if isinstance(self.module, EncoderDecoder):
             if source is None or self.source_tokenizer is None:
-                raise GenerationError("a model of pairs reads two texts", advice="Give a source and a target.")
+                raise GenerationError("an encoder-decoder model reads two texts", advice="Give a source and a target.")
             words, config = self.source_tokenizer, self.module.config
             source_ids = [*words.encode(source), words.eos_id]
             written = [*self.tokenizer.encode(text), self.tokenizer.eos_id]
@@ -76,25 +77,24 @@ class Subject:
             self._check(source_ids, "source ", config.source_vocab_size or config.vocab_size)
         else:
             if source is not None:
-                raise GenerationError("this model reads one text: it has no source side")
+                raise GenerationError("a decoder-only model reads one text: it has no source side")
             spelled = self.tokenizer.encode(text)
             ids = [self.tokenizer.bos_id, *spelled] if self.starts_with_bos else spelled
             targets = ids[1:]
         self._check(ids, "", self.module.config.vocab_size, any_length=any_length and not self.of_pairs)
-        names = self.tokenizer.token_text
         return Reading(
             text=text,
             ids_T=self._tensor(ids),
             targets_T=self._tensor(targets),
-            pieces=tuple(map(names, ids)),
-            target_pieces=tuple(map(names, targets)),
+            pieces=tuple(token_label(self.tokenizer, index) for index in ids),
+            target_pieces=tuple(token_label(self.tokenizer, index) for index in targets),
             source=source,
             source_ids_S=self._tensor(source_ids) if self.of_pairs else None,
-            source_pieces=tuple(map(words.token_text, source_ids)),
+            source_pieces=tuple(token_label(words, index) for index in source_ids),
         )
 
     def logits(self, reading: Reading, taps: Taps | None = None) -> Tensor:
-        """logits_TV of the next token at each place, in one forward pass. Gradients as the caller has them."""
+        """logits_TV of the next token at each position, in one forward pass. Grad mode is the caller's."""
         ids_1T = reading.ids_T[None]
         if isinstance(self.module, DecoderOnly):
             return self.module(ids_1T, taps=taps)[0]
@@ -107,10 +107,11 @@ class Subject:
     def _check(self, ids: list[int], side: str, vocab_size: int, *, any_length: bool = False) -> None:
         context = self.module.config.context
         if not ids:
-            raise GenerationError("there is nothing to read: the text is empty")
+            raise GenerationError("the text is empty")
         if len(ids) > context and not any_length:
             raise GenerationError(
-                f"the {side}text has {len(ids)} tokens (marks among them), the context of this model holds {context}",
+                f"the {side}text has {len(ids)} tokens (special tokens included), "
+                f"the context of this model holds {context}",
                 advice="Give a shorter text.",
             )
         if max(ids) >= vocab_size:

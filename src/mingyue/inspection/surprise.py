@@ -1,4 +1,4 @@
-"""How surprised a model is by each token of a text: −log P, and what it had expected."""
+"""The surprise of each token of a text, −log P, and the tokens that were likelier."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from torch import Tensor
 
 from mingyue.charts import Chart, TextChart, TextMark
 from mingyue.errors import GenerationError, SettingsError
-from mingyue.inspection.arrays import Floats, Ints, share, shown, to_lists, to_numpy
-from mingyue.inspection.ranking import Ranked, joined, pieces_of, ranked
+from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
+from mingyue.inspection.command import ONE_TEXT, Command, Option
+from mingyue.inspection.labels import decimals, percent
+from mingyue.inspection.ranking import Ranked, concatenated, ranked, row_slices
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.inspection.tokens import name_of, spelled
+from mingyue.inspection.tokens import token_label, token_string
 from mingyue.inspection.view import View
 from mingyue.models import DecoderOnly
 from mingyue.scoring import window_starts
 from mingyue.words import Language, TextTable, Words
 
 MOST_TOKENS = 20_000
-"""Of a longer text its beginning is shown."""
+"""Of a longer text the beginning is shown."""
 _MOST_AT_ONCE = 1 << 13  # tokens read in one pass (at least one window)
 _MOST_PRINTED = 40  # rows of the terminal's table
 _DARKEST = 8.0  # nats: P = 0.03 %
@@ -35,22 +37,22 @@ class SurpriseView(View):
     title = Words("Surprise of each token, −log P", "每个 token 的意外程度，−log P")
 
     pieces_N: tuple[str, ...]
-    """The tokens for people, all printable."""
+    """The tokens as printable text."""
     texts_N: tuple[str, ...]
-    """The tokens as they stand in the text, line ends as line ends."""
+    """The tokens as they stand in the text, newlines included."""
     ids_N: Ints
     logprob_N: Floats
-    """log P of each token given all before it, natural; not a number for a first token with nothing before it."""
+    """log P of each token given all before it, natural; NaN for a first token with no token before it."""
     rank_N: Ints
-    """1 = it was the likeliest; 0 where it was not predicted."""
+    """1 = the likeliest; 0 where it was not predicted."""
     top_ids_NK: Ints
-    """The likeliest tokens there; −1 where nothing was predicted."""
+    """The likeliest tokens at each position; −1 where nothing was predicted."""
     top_pieces_NK: tuple[tuple[str, ...], ...]
     top_probabilities_NK: Floats
     total: float
     """Σ log P, natural."""
     scored: int
-    """Tokens that were counted."""
+    """Tokens with a probability."""
     n_tokens: int
     """Tokens of the whole text: more than are shown where it is longer than 20,000."""
     context: int
@@ -60,7 +62,7 @@ class SurpriseView(View):
 
     @property
     def nats_per_token(self) -> float:
-        """The loss of the text; not a number where nothing was counted."""
+        """The loss of the text; NaN for a text without a predicted token."""
         return -self.total / self.scored if self.scored else math.nan
 
     def charts(self, language: Language = "en") -> list[Chart]:
@@ -82,9 +84,9 @@ class SurpriseView(View):
         fact, value = (name.of(language) for name in (Words("of the text", "整段文本"), Words("value", "数值")))
         facts = [
             (Words("tokens counted", "计入的 token"), f"{self.scored:,}"),
-            (Words("Σ log P, nats", "Σ log P（nat）"), shown(self.total, 4)),
-            (Words("nats per token", "每 token 的 nat"), shown(self.nats_per_token, 4)),
-            (Words("perplexity", "困惑度"), shown(math.exp(min(self.nats_per_token, 700.0)))),
+            (Words("Σ log P, nats", "Σ log P（nat）"), decimals(self.total, 4)),
+            (Words("nats per token", "每 token 的 nat"), decimals(self.nats_per_token, 4)),
+            (Words("perplexity", "困惑度"), decimals(math.exp(min(self.nats_per_token, 700.0)))),
         ]
         rows = [[name.of(language), number] for name, number in facts]
         whole = TextTable(self.title.of(language), [fact, value], rows, right=[value], note=self._about(language))
@@ -103,8 +105,8 @@ class SurpriseView(View):
     def _hover(self, n: int, language: Language) -> list[str]:
         value = self._value(n)
         if value is None:
-            return [Words("first token: nothing stands before it", "第一个 token：前面什么都没有").of(language)]
-        probability, rank = share(math.exp(-value)), int(self.rank_N[n])
+            return [Words("first token: no token stands before it", "第一个 token：前面没有 token").of(language)]
+        probability, rank = percent(math.exp(-value)), int(self.rank_N[n])
         head = Words(
             f"{self.pieces_N[n]}: {value:.2f} nats, P = {probability}, rank {rank}",
             f"{self.pieces_N[n]}：{value:.2f} nat，P = {probability}，第 {rank} 名",
@@ -113,41 +115,43 @@ class SurpriseView(View):
 
     def _alternatives(self, n: int) -> list[str]:
         chances = zip(self.top_pieces_NK[n], self.top_probabilities_NK[n].tolist(), strict=True)
-        return [f"{piece}  {share(value)}" for piece, value in chances if piece]
+        return [f"{piece}  {percent(value)}" for piece, value in chances if piece]
 
     def _each(self, language: Language) -> TextTable:
         columns = (
-            Words("place", "位置"), Words("token", "token"), Words("−log P", "−log P"), Words("P", "P"),
-            Words("rank", "名次"), Words("the model expected", "模型的预期"),
+            Words("position", "位置"), Words("token", "token"), Words("−log P", "−log P"), Words("P", "P"),
+            Words("rank", "名次"), Words("likeliest", "最可能的 token"),
         )  # fmt: skip
         names = [column.of(language) for column in columns]
-        places = list(range(len(self.pieces_N)))
+        positions = list(range(len(self.pieces_N)))
         title = Words("Each token", "逐个 token")
-        if len(places) > _MOST_PRINTED:
+        if len(positions) > _MOST_PRINTED:
             title = Words(
-                f"The {_MOST_PRINTED} most surprising of {len(places):,} tokens",
-                f"{len(places):,} 个 token 中最意外的 {_MOST_PRINTED} 个",
+                f"The {_MOST_PRINTED} most surprising of {len(positions):,} tokens",
+                f"{len(positions):,} 个 token 中最意外的 {_MOST_PRINTED} 个",
             )
-            places = sorted(places, key=lambda n: -(self._value(n) or 0.0))[:_MOST_PRINTED]
+            positions = sorted(positions, key=lambda n: -(self._value(n) or 0.0))[:_MOST_PRINTED]
         rows = []
-        for n in places:
+        for n in positions:
             value = self._value(n)
-            numbers = ["–", "–", "–"] if value is None else [shown(value), share(math.exp(-value)), str(self.rank_N[n])]
+            numbers = (
+                ["–", "–", "–"] if value is None else [decimals(value), percent(math.exp(-value)), str(self.rank_N[n])]
+            )
             rows.append([str(n), self.pieces_N[n], *numbers, ", ".join(self._alternatives(n))])
         return TextTable(title.of(language), names, rows, right=[names[0], *names[2:5]])
 
     def _about(self, language: Language) -> str:
         said = [
             Words(
-                f"Darker = less expected; the scale ends at {_DARKEST:.0f} nats (P = {share(math.exp(-_DARKEST))}).",
-                f"颜色越深越出乎意料；色标到 {_DARKEST:.0f} nat 为止（P = {share(math.exp(-_DARKEST))}）。",
+                f"Darker = less likely; the scale ends at {_DARKEST:.0f} nats (P = {percent(math.exp(-_DARKEST))}).",
+                f"颜色越深越出乎意料；色标到 {_DARKEST:.0f} nat 为止（P = {percent(math.exp(-_DARKEST))}）。",
             )
         ]
         if len(self.pieces_N) and self.rank_N[0] == 0:
             said.append(
                 Words(
-                    "The first token has no probability: nothing stands before it.",
-                    "第一个 token 没有概率：它前面什么都没有。",
+                    "The first token has no probability: no token stands before it.",
+                    "第一个 token 没有概率：它前面没有 token。",
                 )
             )
         if self.source is not None:
@@ -172,19 +176,19 @@ class SurpriseView(View):
 
 @torch.inference_mode()
 def surprise_view(subject: Subject, reading: Reading, *, top: int = 5) -> SurpriseView:
-    """−log P of each token of a reading, and the `top` tokens that were likeliest there.
+    """−log P of each token of a reading, and the `top` likeliest tokens at each position.
 
     Of one text, which may be longer than the context (`subject.read(text, any_length=True)`), in windows as
-    `mingyue.scoring.score` reads it, up to 20,000 tokens; the sum is that of `score`. Of a pair, the target (end mark
-    included) given the source. Raises `SettingsError` for `top` below 1, `GenerationError` for numbers that are none.
+    `mingyue.scoring.score` reads it, up to 20,000 tokens; the sum is that of `score`. Of a pair, the target (EOS
+    included) given the source. Raises `SettingsError` for `top` below 1, `GenerationError` for NaN logits.
     """
     if top < 1:
-        raise SettingsError(f"{top} words a place cannot be shown: give at least 1")
+        raise SettingsError(f"{top} tokens per position cannot be shown: give at least 1")
     context = subject.module.config.context
     stride = max(1, context // 2)
     n_all = len(reading.targets_T)
     if isinstance(subject.module, DecoderOnly):
-        # With a start mark before it the first token of the text is predicted too.
+        # After a BOS token the first token of the text is predicted too.
         n_kept = min(n_all, MOST_TOKENS if subject.starts_with_bos else MOST_TOKENS - 1)
         found = _in_windows(subject.module, reading.ids_T[: n_kept + 1], reading.targets_T[:n_kept], stride, top)
     else:
@@ -192,8 +196,8 @@ def surprise_view(subject: Subject, reading: Reading, *, top: int = 5) -> Surpri
         found = _ranked(subject.logits(reading), reading.targets_T, top)
     if bool(torch.isnan(found.truth_logprob_N).any()):
         raise GenerationError(
-            "the model's output is not a number (NaN)",
-            advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
+            "the model's output is NaN",
+            advice="Its weights are damaged, or training had diverged when it was saved. Use an earlier checkpoint.",
         )
     return _view(subject, reading, found, n_kept, stride)
 
@@ -214,9 +218,9 @@ def _in_windows(model: DecoderOnly, ids_T: Tensor, targets_N: Tensor, stride: in
         hidden_NM = torch.cat([hidden_BTM[row, first - start :] for row, (start, first) in enumerate(some)])
         truth_N = torch.cat([targets_N[first : start + length] for start, first in some])
         parts += [
-            _ranked(model.output(hidden_NM[rows]), truth_N[rows], top) for rows in pieces_of(len(truth_N), vocab_size)
+            _ranked(model.output(hidden_NM[rows]), truth_N[rows], top) for rows in row_slices(len(truth_N), vocab_size)
         ]
-    return joined(parts)
+    return concatenated(parts)
 
 
 def _ranked(logits_NV: Tensor, truth_N: Tensor, top: int) -> Ranked:
@@ -238,10 +242,10 @@ def _view(subject: Subject, reading: Reading, found: Ranked, n_kept: int, stride
         top_ids_NK = np.concatenate([np.full((1, width), -1, dtype=np.int64), top_ids_NK])
         chances_NK = np.concatenate([np.full((1, width), np.nan, dtype=np.float32), chances_NK])
         pieces = (reading.pieces[0], *pieces)
-    names = {int(i): name_of(subject.tokenizer, int(i)) if i >= 0 else "" for i in np.unique(top_ids_NK)}
+    names = {int(i): token_label(subject.tokenizer, int(i)) if i >= 0 else "" for i in np.unique(top_ids_NK)}
     return SurpriseView(
         pieces_N=pieces,
-        texts_N=tuple(spelled(subject.tokenizer, i) or name_of(subject.tokenizer, i) for i in ids_N.tolist()),
+        texts_N=tuple(token_string(subject.tokenizer, i) or token_label(subject.tokenizer, i) for i in ids_N.tolist()),
         ids_N=ids_N,
         logprob_N=logprob_N,
         rank_N=rank_N,
@@ -255,3 +259,10 @@ def _view(subject: Subject, reading: Reading, found: Ranked, n_kept: int, stride
         stride=stride,
         source=reading.source,
     )
+
+
+COMMAND = Command(
+    surprise_view,
+    options=(*ONE_TEXT, Option("top", int, "Likeliest tokens shown per position.", 5)),
+    any_length=True,
+)

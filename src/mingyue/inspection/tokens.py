@@ -1,4 +1,4 @@
-"""Tokens for people, and where a word stands among them."""
+"""Tokens as printable text, and the occurrences of a word among them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from dataclasses import dataclass
 
 from mingyue.text import Tokenizer
 
+_SYMBOLS = str.maketrans({" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"})
 
-def name_of(tokenizer: Tokenizer, index: int) -> str:
-    """`Tokenizer.token_text` with ␣ for spaces alone; `<id 7>` for an id that only the model has (a padded table)."""
+
+def token_label(tokenizer: Tokenizer, index: int) -> str:
+    """The token as printable text: ␣ for a space, ⏎ for a newline, `<E6><98>` for a part of a character, `<eos>`.
+
+    `<id 7>` for an id that only the model has (its table is padded).
+    """
     if index >= tokenizer.vocab_size:
         return f"<id {index}>"
-    text = tokenizer.token_text(index)
-    return text if text.strip(" ") else text.replace(" ", "␣")
+    text = token_string(tokenizer, index)
+    if text is None:
+        return tokenizer.token_text(index)
+    shown = text.translate(_SYMBOLS)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
 
 
-def spelled(tokenizer: Tokenizer, index: int) -> str | None:
-    """What it adds to a text, line ends as line ends; None for what is no text alone: a mark, half a character."""
+def token_string(tokenizer: Tokenizer, index: int) -> str | None:
+    """The text of a token; None for one that is no text by itself: a special token, a part of a character."""
     if index >= tokenizer.vocab_size:
         return None
     try:
@@ -35,13 +43,13 @@ class Occurrence:
     end: int
     """The character after its last one."""
     first: int
-    """The place of its first token among the ids."""
+    """The position of its first token among the ids."""
     last: int
-    """The place of its last token: there the whole word has been read."""
+    """The position of its last token, where the whole word has been read."""
 
 
 def decoded(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, list[int]]:
-    """The text that ids spell, and how many of its characters are complete after each of them. Marks spell nothing."""
+    """The text of ids, and how many of its characters are complete after each. Special tokens add nothing."""
     stream = tokenizer.stream()
     pieces: list[str] = []
     ends: list[int] = []
@@ -54,12 +62,12 @@ def decoded(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, list[int]]:
 
 
 def occurrences(tokenizer: Tokenizer, ids: Sequence[int], word: str) -> list[Occurrence]:
-    """Where a word stands in the text of `ids`, from left to right, without overlap.
+    """The occurrences of a word in the text of `ids`, from left to right, without overlap.
 
-    It is found by its characters, so that it may be one token here and several there, or a part of one.
+    It is found by its characters, so it may be one token in one place and several, or a part of one, in another.
     """
     text, ends = decoded(tokenizer, ids)
-    opening = next((place for place, index in enumerate(ids) if index not in tokenizer.special_ids), 0)
+    opening = next((position for position, index in enumerate(ids) if index not in tokenizer.special_ids), 0)
     found: list[Occurrence] = []
     start = text.find(word) if word else -1
     while start >= 0:
@@ -73,5 +81,5 @@ def occurrences(tokenizer: Tokenizer, ids: Sequence[int], word: str) -> list[Occ
 
 
 def _reaching(ends: Sequence[int], count: int) -> int:
-    """The token that completes so many characters."""
-    return next(place for place, end in enumerate(ends) if end >= count)
+    """The position of the token that completes `count` characters."""
+    return next(position for position, end in enumerate(ends) if end >= count)

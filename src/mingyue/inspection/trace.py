@@ -1,68 +1,51 @@
-"""Every step from ids to loss: its name, shape, parameters, arithmetic, formula, and the line that does it."""
+"""Every step from ids to loss: its name, shape, parameters, FLOPs, formula, and the line of source that computes it."""
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
-from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mingyue.charts import Chart
-from mingyue.config import EncoderDecoderConfig, ModelConfig
-from mingyue.inspection import trace_shown
-from mingyue.inspection.recording import Operation, Recorder
+from mingyue.charts import BarChart, Chart
+from mingyue.inspection.command import ONE_TEXT, Command
+from mingyue.inspection.recording import Recorder
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.inspection.trace_steps import INPUT, Rule, kind_of, rule_of
+from mingyue.inspection.trace_steps import Step, Tracer, tokenizer_steps
 from mingyue.inspection.view import View
-from mingyue.models import TiedOutput, Transformer
-from mingyue.models.sizes import computed_cells
-from mingyue.text import Tokenizer
 from mingyue.training.loss import loss_of_logits
 from mingyue.words import Language, NothingToShowError, TextTable, Words
 
-_ACTIVATIONS = {"relu": "max(0, u)", "gelu": "gelu(u)", "silu": "u · sigmoid(u)", "mul": "max(0, u)²"}
 MOST_CELLS = 1 << 26
-"""Weights of one layer: 256 MB."""
-_RESHAPING = ("view", "transpose", "flatten")
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of the pass."""
-
-    name: Words
-    module: str
-    """Path of the module that does it, as in `named_modules`; "" around the model."""
-    symbols: tuple[str, ...]
-    """Its shape in the letters of `mingyue.nn`: B, T, S, M, H, G, D, F, V; N = tokens predicted."""
-    shape: tuple[int, ...]
-    parameters: int
-    """Of the module, where it is used for the first time: a shared table counts once."""
-    flops: int
-    """Of its matrix product (a multiply-add is 2); 0 for all else."""
-    formula: str
-    """[view]: the same numbers seen in another shape; [copy]: they are written anew."""
-    source: str
-    """File, from the package on."""
-    line: int
-    part: str
-    """As in `sizes(config).parts()`, for adding up; "residual", "text" and "loss" have neither weights nor products."""
-    flow: int = 0
-    """Which of the eight shapes of multi-head attention it shows, from 1; 0 = none."""
-    tap: str = ""
-    """The name under which it can be looked at and edited; "" = none."""
-    size: float | None = None
-    """Root mean square of its numbers; None where it has none."""
+"""Attention weights of one layer: 256 MB."""
+_Groups = list[tuple[list[Step], str]]
+_BLOCK = re.compile(r"^(?:(?:encoder|decoder)\.)?blocks\.(\d+)")
+_PARTS = {
+    "text": Words("text", "文本"),
+    "embedding": Words("embedding", "嵌入"),
+    "source embedding": Words("source embedding", "源语言嵌入"),
+    "positions": Words("positions", "位置"),
+    "attention": Words("attention", "注意力"),
+    "encoder attention": Words("encoder attention", "编码器注意力"),
+    "decoder attention": Words("decoder attention", "解码器自注意力"),
+    "cross-attention": Words("cross-attention", "交叉注意力"),
+    "feedforward": Words("feed-forward", "前馈"),
+    "encoder feedforward": Words("encoder feed-forward", "编码器前馈"),
+    "decoder feedforward": Words("decoder feed-forward", "解码器前馈"),
+    "norms": Words("norms", "归一化"),
+    "output": Words("output layer", "输出层"),
+    "residual": Words("residual stream", "残差流"),
+    "loss": Words("loss", "损失"),
+}
 
 
 @dataclass(frozen=True, eq=False)
 class TraceView(View):
-    """All steps in the order in which they run."""
+    """All steps of a forward pass, in order."""
 
     title = Words("Every step from ids to loss", "从 id 到损失的每一步")
 
@@ -71,17 +54,17 @@ class TraceView(View):
     legend: dict[str, int]
     """The size of each letter here."""
     loss: float | None
-    """Nats per token; None where nothing is known to follow."""
+    """Nats per token; None where no next token is known."""
     source: str | None = None
 
     @property
     def parameters(self) -> int:
-        """Of all steps: those of the model."""
+        """Parameters of all steps: those of the model."""
         return sum(step.parameters for step in self.steps)
 
     @property
     def flops(self) -> int:
-        """Of all steps: those of `sizes(config).forward_flops(…, dense=True)` for this text."""
+        """FLOPs of all steps: those of `sizes(config).forward_flops(…, dense=True)` for this text."""
         return sum(step.flops for step in self.steps)
 
     def by_part(self) -> dict[str, tuple[int, int]]:
@@ -96,12 +79,13 @@ class TraceView(View):
         }
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """Parameters and arithmetic by part."""
-        return trace_shown.charts(self, language)
+        """Parameters and FLOPs by part."""
+        return _charts(self, language)
 
     def tables(self, language: Language = "en") -> list[TextTable]:
         """Steps with shapes and costs, steps with formulas and lines, sums; blocks after the first in one row each."""
-        return trace_shown.tables(self, language)
+        groups = _folded(self.steps)
+        return [_costs(self, groups, language), _lines(groups, language), _sums(self, language)]
 
     def to_dict(self) -> dict[str, Any]:
         """All steps, with the sums."""
@@ -119,10 +103,10 @@ class TraceView(View):
 
 @torch.inference_mode()
 def trace_view(subject: Subject, reading: Reading) -> TraceView:
-    """Run the model over a reading and note every step: what you see is read from the code while it runs.
+    """Run the model over a reading and record every step, from the running code.
 
-    Attention is written out (scores and weights exist), as wherever weights are shown; the fused kernel does the same
-    without them. In a sliding window its products are counted over the keys that the kernel computes. Raises
+    Attention takes the explicit path, with scores and weights, as wherever weights are shown; the fused kernel computes
+    the same without them. With a sliding window the products are counted over the keys that the kernel computes. Raises
     `NothingToShowError` for a text whose weights would not fit.
     """
     module = subject.module
@@ -132,9 +116,9 @@ def trace_view(subject: Subject, reading: Reading) -> TraceView:
         most = math.isqrt(MOST_CELLS // module.config.n_heads)
         raise NothingToShowError(
             Words(
-                f"{longest:,} tokens make {cells:,} attention weights a layer; "
-                f"a trace writes out at most {MOST_CELLS:,}",
-                f"{longest:,} 个 token 每层有 {cells:,} 个注意力权重；这里最多写出 {MOST_CELLS:,} 个",
+                f"{longest:,} tokens have {cells:,} attention weights per layer; "
+                f"a trace computes at most {MOST_CELLS:,}",
+                f"{longest:,} 个 token 每层有 {cells:,} 个注意力权重；这里最多计算 {MOST_CELLS:,} 个",
             ),
             advice=f"Give a text of at most {most:,} tokens: the steps are the same.",
         )
@@ -143,8 +127,8 @@ def trace_view(subject: Subject, reading: Reading) -> TraceView:
         logits_TV = subject.logits(reading, recorder.taps)
         n_known = len(reading.targets_T)
         loss = text_loss(logits_TV[None, :n_known], reading.targets_T[None]) if n_known else None
-    tracer = _Tracer(module, reading)
-    steps = [*_ids(subject, reading), *tracer.steps(recorder.operations)]
+    tracer = Tracer(module, reading)
+    steps = [*tokenizer_steps(reading), *tracer.steps(recorder.operations)]
     return TraceView(
         text=reading.text,
         steps=tuple(steps),
@@ -155,142 +139,150 @@ def trace_view(subject: Subject, reading: Reading) -> TraceView:
 
 
 def text_loss(logits_BNV: Tensor, targets_BN: Tensor) -> Tensor:
-    """Mean −log P of targets, from the sum that training minimises."""
+    """Mean −log P of the targets, from the sum that training minimises."""
     logprobs_BNV = logits_BNV.float().log_softmax(dim=-1)
     surprise_BN = -logprobs_BNV.gather(-1, targets_BN[..., None])[..., 0]
     return loss_of_logits(logits_BNV.flatten(0, 1), targets_BN.flatten()).nats / surprise_BN.numel()
 
 
-def _ids(subject: Subject, reading: Reading) -> list[Step]:
-    """Where a pass begins: the tokenizers' work, which is not arithmetic on tensors."""
-    source = inspect.getsourcefile(Tokenizer.encode) or ""
-    where = "mingyue" + source.rpartition("mingyue")[2].replace("\\", "/")
-    line = inspect.getsourcelines(Tokenizer.encode)[1]
-    step = Step(
-        name=Words("text to ids", "文本变成 id"), module="", symbols=("B", "T"), shape=(1, len(reading.ids_T)),
-        parameters=0, flops=0, formula="ids = encode(text)", source=where, line=line, part="text",
-    )  # fmt: skip
-    if reading.source_ids_S is None:
-        return [step]
-    name = Words("source text to ids", "源文本变成 id")
-    return [replace(step, name=name, symbols=("B", "S"), shape=(1, len(reading.source_ids_S))), step]
+def _charts(view: TraceView, language: Language) -> list[Chart]:
+    """Parameters and FLOPs by part."""
+    rows = [
+        {"part": _PARTS[part].of(language), "parameters": parameters, "flops": flops}
+        for part, (parameters, flops) in view.by_part().items()
+        if parameters or flops
+    ]
+    part = Words("part", "部件").of(language)
+    tied = Words("The output layer is the embedding table, which is counted once.", "输出层就是嵌入表，只计一次。")
+    return [
+        BarChart(
+            Words("Parameters by part", "参数，按部件").of(language),
+            rows,
+            x="part",
+            y="parameters",
+            x_title=part,
+            y_title=Words("parameters", "参数个数").of(language),
+            note=tied.of(language) if any(step.formula == "x·Eᵀ" for step in view.steps) else "",
+        ),
+        BarChart(
+            Words("FLOPs of this text by part", "这段文本的 FLOPs，按部件").of(language),
+            rows,
+            x="part",
+            y="flops",
+            x_title=part,
+            y_title="FLOPs",
+            note=_how_counted(language),
+        ),
+    ]
 
 
-class _Tracer:
-    """From operations to steps, for one model and one reading."""
+def _folded(steps: Sequence[Step]) -> _Groups:
+    """The steps one by one, but those of a later block together, with its path: they repeat those of the first."""
+    groups: _Groups = []
+    for step in steps:
+        found = _BLOCK.match(step.module)
+        path = found[0] if found and int(found[1]) > 0 else ""
+        if path and groups and groups[-1][1] == path:
+            groups[-1][0].append(step)
+        else:
+            groups.append(([step], path))
+    return groups
 
-    def __init__(self, module: Transformer, reading: Reading) -> None:
-        config = self.config = module.config
-        self.of_pairs = isinstance(config, EncoderDecoderConfig)
-        self.shares_table = isinstance(config, EncoderDecoderConfig) and config.source_vocab_size is None
-        self.window = config.window if isinstance(config, ModelConfig) else None
-        self.modules = dict(module.named_modules())
-        n_source = 0 if reading.source_ids_S is None else len(reading.source_ids_S)
-        self.legend = {"B": 1, "T": len(reading.ids_T)}
-        self.legend |= {"S": n_source} if self.of_pairs else {}
-        self.legend |= {
-            "M": config.d_model, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head, "F": config.d_ff,
-            "V": config.vocab_size, "N": len(reading.targets_T),
-        }  # fmt: skip
-        self._counted: set[int] = set()
 
-    def steps(self, operations: list[Operation]) -> list[Step]:
-        """The steps among the operations, in order."""
-        seen: Counter[tuple[str, str, str]] = Counter()
-        found: list[Step] = []
-        for operation in operations:
-            key = (operation.module, operation.function, operation.name)
-            count, seen[key] = seen[key], seen[key] + 1
-            rule = rule_of(operation, count)
-            if rule is None or self._idle(operation):
-                continue
-            if kind_of(operation.module) == "attention.qkv":
-                found.append(self._input(operation))
-            found.append(self._step(operation, rule, count))
-        return found
-
-    def _idle(self, operation: Operation) -> bool:
-        """A step that does nothing in this model: no heads share their keys."""
-        return operation.name == "repeat_interleave" and self.config.n_heads == self.config.n_kv_heads
-
-    def _input(self, operation: Operation) -> Step:
-        read = replace(operation, shape=operation.input_shape, flops=0, size=float("nan"), tap="")
-        return replace(self._step(read, INPUT, 0, weigh=False), module=operation.module.rpartition(".")[0])
-
-    def _step(self, operation: Operation, rule: Rule, count: int, *, weigh: bool = True) -> Step:
-        symbols = tuple(self._symbol(one, operation, count) for one in ("B", *rule.symbols.split()))
-        if kind_of(operation.module) == "feedforward.inner" and self.config.feedforward == "swiglu":
-            symbols = (*symbols[:-1], "2F")
-        flops = operation.flops
-        if self.window is not None and operation.name == "matmul":
-            n_tokens = self.legend["T"]
-            flops = flops // n_tokens**2 * computed_cells(n_tokens, self.window)
-        return Step(
-            name=rule.name,
-            module=operation.module,
-            symbols=symbols if operation.shape else (),
-            shape=operation.shape,
-            parameters=self._parameters(operation.module) if weigh else 0,
-            flops=flops,
-            formula=self._formula(operation, rule),
-            source=operation.source,
-            line=operation.line,
-            part=self._part(operation),
-            flow=rule.flow,
-            tap=operation.tap,
-            size=operation.size if math.isfinite(operation.size) else None,
+def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
+    columns = [
+        name.of(language)
+        for name in (
+            Words("no.", "序号"), Words("step", "步骤"), Words("module", "模块"), Words("symbols", "符号形状"),
+            Words("shape", "实际形状"), Words("parameters", "参数"), Words("FLOPs", "FLOPs"), Words("RMS", "均方根"),
         )
+    ]  # fmt: skip
+    rows: list[list[str]] = []
+    number = 0
+    for group, path in groups:
+        number += 1
+        first, costs = group[0], [sum(step.parameters for step in group), sum(step.flops for step in group)]
+        costly = [f"{cost:,}" if cost else "" for cost in costs]
+        if path:
+            last = number + len(group) - 1
+            again = Words(f"the same {len(group)} steps again", f"同样的 {len(group)} 步").of(language)
+            rows.append([f"{number}–{last}" if len(group) > 1 else str(number), again, path, "", "", *costly, ""])
+            number = last
+        else:
+            mark = f" [{first.flow}]" if first.flow else ""
+            name = first.name.of(language) + mark
+            size = "" if first.size is None else f"{first.size:.3g}"
+            rows.append([str(number), name, first.module, _tuple(first.symbols), _tuple(first.shape), *costly, size])
+    letters = ", ".join(f"{letter} = {size:,}" for letter, size in view.legend.items())
+    note = Words(
+        f"{letters}. N = tokens that are predicted. [1] … [8]: the eight shapes of multi-head attention. "
+        "RMS: root mean square of the result. Blocks are counted from 0.",
+        f"{letters}。N = 被预测的 token 数。[1] … [8]：多头注意力的八个形状。均方根：结果的均方根。层从 0 数起。",
+    )
+    return TextTable(
+        view.title.of(language),
+        columns,
+        rows,
+        right=[columns[0], *columns[5:]],
+        note=note.of(language),
+        spared=[columns[2], columns[3], columns[7]],
+    )
 
-    def _symbol(self, symbol: str, operation: Operation, count: int) -> str:
-        """Q and K are positions of the source or of the target, as it depends on who asks whom."""
-        if symbol not in ("Q", "K"):
-            return symbol
-        module = operation.module
-        if not self.of_pairs:
-            return "T"
-        if module.startswith("encoder.") or module == "source_embedding":
-            return "S"
-        if symbol == "K" and ".cross_attention" in module:
-            return "S"
-        # The source is embedded first: with the table of both sides, or scaled by the model itself.
-        shared = self.shares_table if module == "embedding" else module == ""
-        return "S" if shared and count == 0 and operation.name in ("embedding", "mul") else "T"
 
-    def _formula(self, operation: Operation, rule: Rule) -> str:
-        kind, formula = kind_of(operation.module), rule.formula
-        module = self.modules.get(operation.module)
-        if kind == "feedforward" and operation.name in _ACTIVATIONS and "activation" in formula:
-            return f"h = {_ACTIVATIONS[operation.name]}"
-        if isinstance(module, TiedOutput):
-            formula = formula.replace("W", "E")
-        if operation.name in _RESHAPING:
-            return f"{formula} [{'copy' if operation.moves else 'view'}]".strip()
-        if operation.name == "linear" and getattr(module, "bias", None) is None:
-            return re.sub(r" \+ b\S*$", "", formula)
-        return formula
+def _lines(groups: _Groups, language: Language) -> TextTable:
+    names = (
+        Words("no.", "序号"), Words("step", "步骤"), Words("formula", "公式"), Words("source", "源代码"),
+        Words("tap", "tap"),
+    )  # fmt: skip
+    columns = [name.of(language) for name in names]
+    rows: list[list[str]] = []
+    number = 0
+    for group, path in groups:
+        first = group[0]
+        if not path:
+            where = f"{first.source}:{first.line}"
+            rows.append([str(number + 1), first.name.of(language), first.formula, where, first.tap])
+        number += len(group)
+    title = Words("Formulas and source lines", "公式与源代码行")
+    note = Words(
+        "Files and lines are those that ran. A tap is the name under which a value can be captured and edited. "
+        "[view]: the same memory in another shape; [copy]: the numbers are copied.",
+        "文件和行号是实际执行的那一行。tap 是可以查看和修改这个值的名字。"
+        "[view]：同一块内存换个形状；[copy]：数字被复制。",
+    )
+    spared = [columns[2], columns[3]]
+    return TextTable(title.of(language), columns, rows, right=[columns[0]], note=note.of(language), spared=spared)
 
-    def _parameters(self, path: str) -> int:
-        if not path or path in ("encoder", "decoder"):
-            return 0
-        weights = self.modules[path].parameters(recurse=False)
-        new = [weight for weight in weights if id(weight) not in self._counted]
-        self._counted.update(map(id, new))
-        return sum(weight.numel() for weight in new)
 
-    def _part(self, operation: Operation) -> str:
-        """As `sizes(config).parts()` names it."""
-        kind, function = kind_of(operation.module), operation.function
-        stack = operation.module.partition(".")[0]
-        prefix = f"{stack} " if stack in ("encoder", "decoder") else ""
-        if function in ("text_loss", "loss_of_logits"):
-            return "loss"
-        if kind in ("embedding", "model"):
-            return "embedding"
-        if kind == "block":
-            return "residual"
-        if kind.endswith("_norm") and "." not in kind:
-            return "norms"
-        head = kind.partition(".")[0]
-        if head in ("attention", "feedforward"):
-            return prefix + head
-        return {"cross_attention": "cross-attention", "source_embedding": "source embedding"}.get(head, head)
+def _sums(view: TraceView, language: Language) -> TextTable:
+    columns = [
+        name.of(language) for name in (Words("part", "部件"), Words("parameters", "参数"), Words("FLOPs", "FLOPs"))
+    ]
+    rows = [
+        [_PARTS[part].of(language), f"{parameters:,}", f"{flops:,}"]
+        for part, (parameters, flops) in view.by_part().items()
+        if parameters or flops
+    ]
+    rows.append([Words("all", "合计").of(language), f"{view.parameters:,}", f"{view.flops:,}"])
+    note = _how_counted(language)
+    if view.loss is not None:
+        loss = Words(
+            f" Loss of the text: {view.loss:.4f} nats per token.", f"这段文本的损失：每 token {view.loss:.4f} nat。"
+        )
+        note += loss.of(language)
+    return TextTable(Words("Sums", "合计").of(language), columns, rows, right=columns[1:], note=note)
+
+
+def _how_counted(language: Language) -> str:
+    return Words(
+        "FLOPs are those of matrix products, a multiply-add as 2, over every pair of positions in attention; the fused "
+        "causal kernel skips most of the masked half.",
+        "只计矩阵乘法，一次乘加算 2；注意力里每一对位置都算上。融合的因果内核会省去大部分被遮住的一半。",
+    ).of(language)
+
+
+def _tuple(values: Sequence[object]) -> str:
+    return f"({', '.join(map(str, values))})"
+
+
+COMMAND = Command(trace_view, options=ONE_TEXT)

@@ -1,195 +1,185 @@
-"""What the operations of a forward pass are called: names, symbolic shapes and formulas.
-
-Each rule recognises an operation by the part that it is done in, the function that does it, and its name in PyTorch.
-What is only bookkeeping (positions 0, 1, 2 …, drawing the mask) has no rule and is left out.
-"""
+"""The steps that a trace shows, from the operations of a forward pass."""
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
+from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.inspection.recording import Operation
+from mingyue.inspection.subject import Reading
+from mingyue.inspection.trace_rules import INPUT, Rule, kind_of, rule_of
+from mingyue.models import TiedOutput, Transformer
+from mingyue.models.sizes import computed_cells
+from mingyue.text import Tokenizer
 from mingyue.words import Words
 
-_STACK = re.compile(r"^(encoder|decoder)\.")
-_BLOCK = re.compile(r"^blocks\.\d+")
+_ACTIVATIONS = {"relu": "max(0, u)", "gelu": "gelu(u)", "silu": "u · sigmoid(u)", "mul": "max(0, u)²"}
+_RESHAPING = ("view", "transpose", "flatten")
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One kind of step. In `symbols` Q are the positions that ask and K those looked at, of whichever text."""
+class Step:
+    """One step of a forward pass."""
 
     name: Words
-    symbols: str
-    """Dimensions separated by spaces, after the batch."""
+    module: str
+    """Path of the module that runs it, as in `named_modules`; "" around the model."""
+    symbols: tuple[str, ...]
+    """Its shape in the letters of `mingyue.nn`: B, T, S, M, H, G, D, F, V; N = tokens predicted."""
+    shape: tuple[int, ...]
+    parameters: int
+    """Parameters of the module at its first use: a shared table counts once."""
+    flops: int
+    """Of its matrix product (a multiply-add is 2); 0 for all else."""
     formula: str
+    """[view]: the same memory in another shape; [copy]: the numbers are copied."""
+    source: str
+    """File, from the package on."""
+    line: int
+    part: str
+    """As in `sizes(config).parts()`; "residual", "text" and "loss" have neither weights nor matrix products."""
     flow: int = 0
-    """Its place among the eight shapes of multi-head attention; 0 = none of them."""
+    """Number of the shape of multi-head attention that it shows, 1 to 8; 0 = none."""
+    tap: str = ""
+    """The tap at which its result can be captured and edited; "" = none."""
+    size: float | None = None
+    """Root mean square of its result; None for ids."""
 
 
-def kind_of(module: str) -> str:
-    """What a module is, wherever it stands: `decoder.blocks.3.attention.qkv` → `attention.qkv`; a block → `block`."""
-    inner = _STACK.sub("", module)
-    block = _BLOCK.match(inner)
-    if block is None:
-        return inner or "model"
-    return inner[block.end() + 1 :] or "block"
+def tokenizer_steps(reading: Reading) -> list[Step]:
+    """The first steps, done by the tokenizers."""
+    source = inspect.getsourcefile(Tokenizer.encode) or ""
+    where = "mingyue" + source.rpartition("mingyue")[2].replace("\\", "/")
+    line = inspect.getsourcelines(Tokenizer.encode)[1]
+    step = Step(
+        name=Words("text to ids", "文本变成 id"), module="", symbols=("B", "T"), shape=(1, len(reading.ids_T)),
+        parameters=0, flops=0, formula="ids = encode(text)", source=where, line=line, part="text",
+    )  # fmt: skip
+    if reading.source_ids_S is None:
+        return [step]
+    name = Words("source text to ids", "源文本变成 id")
+    return [replace(step, name=name, symbols=("B", "S"), shape=(1, len(reading.source_ids_S))), step]
 
 
-def rule_of(operation: Operation, count: int) -> Rule | None:
-    """The rule of an operation; `count` says how many of its name the same function did before in the same part.
+class Tracer:
+    """From operations to steps, for one model and one reading."""
 
-    None for bookkeeping.
-    """
-    kind, name = kind_of(operation.module), operation.name
-    function = operation.function.replace(".<locals>", "").removesuffix(".<genexpr>").removesuffix(".<lambda>")
-    if name in ("layer_norm", "rms_norm"):
-        return _norm(kind, name)
-    for key in ((kind, function, name, count), (kind, "", name, count), (kind, function, name), (kind, "", name)):
-        if key in _RULES:
-            return _RULES[key]
-    shared = re.sub(r"^cross_attention", "attention", kind)
-    return _RULES.get((shared, function, name, count)) or _RULES.get((shared, function, name))
+    def __init__(self, module: Transformer, reading: Reading) -> None:
+        config = self.config = module.config
+        self.of_pairs = isinstance(config, EncoderDecoderConfig)
+        self.shares_table = isinstance(config, EncoderDecoderConfig) and config.source_vocab_size is None
+        self.window = config.window if isinstance(config, ModelConfig) else None
+        self.modules = dict(module.named_modules())
+        n_source = 0 if reading.source_ids_S is None else len(reading.source_ids_S)
+        self.legend = {"B": 1, "T": len(reading.ids_T)}
+        self.legend |= {"S": n_source} if self.of_pairs else {}
+        self.legend |= {
+            "M": config.d_model, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head, "F": config.d_ff,
+            "V": config.vocab_size, "N": len(reading.targets_T),
+        }  # fmt: skip
+        self._counted: set[int] = set()
 
+    def steps(self, operations: list[Operation]) -> list[Step]:
+        """The steps among the operations, in order."""
+        seen: Counter[tuple[str, str, str]] = Counter()
+        found: list[Step] = []
+        for operation in operations:
+            key = (operation.module, operation.function, operation.name)
+            count, seen[key] = seen[key], seen[key] + 1
+            rule = rule_of(operation, count)
+            if rule is None or self._idle(operation):
+                continue
+            if kind_of(operation.module) == "attention.qkv":
+                found.append(self._input(operation))
+            found.append(self._step(operation, rule, count))
+        return found
 
-def _norm(kind: str, name: str) -> Rule:
-    formula = "(x − mean) / √(var + ε) · g + b" if name == "layer_norm" else "x / √(mean(x²) + ε) · g"
-    if kind.endswith("query_norm"):
-        return Rule(Words("normalise each query", "归一化每个查询"), "Q H D", formula)
-    if kind.endswith("key_norm"):
-        return Rule(Words("normalise each key", "归一化每个键"), "K G D", formula)
-    place = Words("final norm", "末端归一化") if kind == "final_norm" else Words("norm", "归一化")
-    return Rule(place, "Q M", formula)
+    def _idle(self, operation: Operation) -> bool:
+        """Whether a step does nothing in this model: no heads share their keys."""
+        return operation.name == "repeat_interleave" and self.config.n_heads == self.config.n_kv_heads
 
+    def _input(self, operation: Operation) -> Step:
+        read = replace(operation, shape=operation.input_shape, flops=0, size=float("nan"), tap="")
+        return replace(self._step(read, INPUT, 0, weigh=False), module=operation.module.rpartition(".")[0])
 
-_LOOKUP = Rule(Words("look up the vectors of the ids", "查表：取出各 id 的向量"), "Q M", "x = E[ids]")
-_SCALE = Rule(Words("scale the vectors", "放大向量"), "Q M", "x = x · √M")
-_RESIDUAL = Rule(Words("add to the residual stream", "加回残差流"), "Q M", "x = x + sublayer(x)")
-_ACTIVATION = Rule(Words("activation", "激活函数"), "Q F", "h = activation(u)")
-_SPLIT = Rule(Words("split into heads (view)", "拆成各头（view）"), "Q H+2G D", "", 3)
-_QUERY = Rule(
-    Words("queries: heads before positions (transpose)", "查询：头换到位置之前（transpose）"), "H Q D", "q = Qᵀ", 4
-)
-_KEY = Rule(Words("keys: heads before positions (transpose)", "键：头换到位置之前（transpose）"), "G K D", "k = Kᵀ", 4)
-_VALUE = Rule(
-    Words("values: heads before positions (transpose)", "值：头换到位置之前（transpose）"), "G K D", "v = Vᵀ", 4
-)
+    def _step(self, operation: Operation, rule: Rule, count: int, *, weigh: bool = True) -> Step:
+        symbols = tuple(self._symbol(one, operation, count) for one in ("B", *rule.symbols.split()))
+        if kind_of(operation.module) == "feedforward.inner" and self.config.feedforward == "swiglu":
+            symbols = (*symbols[:-1], "2F")
+        flops = operation.flops
+        if self.window is not None and operation.name == "matmul":
+            n_tokens = self.legend["T"]
+            flops = flops // n_tokens**2 * computed_cells(n_tokens, self.window)
+        return Step(
+            name=rule.name,
+            module=operation.module,
+            symbols=symbols if operation.shape else (),
+            shape=operation.shape,
+            parameters=self._parameters(operation.module) if weigh else 0,
+            flops=flops,
+            formula=self._formula(operation, rule),
+            source=operation.source,
+            line=operation.line,
+            part=self._part(operation),
+            flow=rule.flow,
+            tap=operation.tap,
+            size=operation.size if math.isfinite(operation.size) else None,
+        )
 
-INPUT = Rule(Words("input of attention", "注意力的输入"), "Q M", "x", 1)
-"""Not an operation: what the fused projection reads."""
+    def _symbol(self, symbol: str, operation: Operation, count: int) -> str:
+        """The letter of the text whose positions Q or K are: S of the source, T of the target."""
+        if symbol not in ("Q", "K"):
+            return symbol
+        module = operation.module
+        if not self.of_pairs:
+            return "T"
+        if module.startswith("encoder.") or module == "source_embedding":
+            return "S"
+        if symbol == "K" and ".cross_attention" in module:
+            return "S"
+        # The source is embedded first: with the table of both sides, or scaled by the model itself.
+        shared = self.shares_table if module == "embedding" else module == ""
+        return "S" if shared and count == 0 and operation.name in ("embedding", "mul") else "T"
 
-_RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
-    ("embedding", "", "embedding"): _LOOKUP,
-    ("source_embedding", "", "embedding"): _LOOKUP,
-    ("model", "TransformerBase._embed", "mul"): _SCALE,
-    ("positions", "LearnedPositions.add", "embedding"): Rule(
-        Words("look up the vectors of the positions", "查表：取出各位置的向量"), "Q M", "p = P[0 … T−1]"
-    ),
-    ("positions", "SinusoidalPositions.add", "embedding"): Rule(
-        Words("sines and cosines of the positions", "各位置的正弦与余弦"), "Q M", "p = sin, cos(pos / 10000^(2i/M))"
-    ),
-    ("positions", "LearnedPositions.add", "add"): Rule(Words("add the positions", "加上位置"), "Q M", "x = x + p"),
-    ("positions", "SinusoidalPositions.add", "add"): Rule(Words("add the positions", "加上位置"), "Q M", "x = x + p"),
-    ("positions", "RotaryPositions.rotation", "embedding", 0): Rule(
-        Words("cosines of the rotary angles", "旋转角的余弦"), "Q D", "cos(pos · θᵢ)"
-    ),
-    ("positions", "RotaryPositions.rotation", "embedding", 1): Rule(
-        Words("sines of the rotary angles", "旋转角的正弦"), "Q D", "±sin(pos · θᵢ)"
-    ),
-    # Self-attention: one projection, then views of its result.
-    ("attention.qkv", "", "linear"): Rule(
-        Words("queries, keys and values by one matrix", "一个矩阵同时算出查询、键、值"),
-        "Q (H+2G)·D", "[Q; K; V] = x·Wᵀ + b", 2,
-    ),
-    ("attention", "MultiHeadAttention.project_qkv", "view"): _SPLIT,
-    ("attention", "MultiHeadAttention.project_qkv", "transpose", 0): _QUERY,
-    ("attention", "MultiHeadAttention.project_qkv", "transpose", 1): _KEY,
-    ("attention", "MultiHeadAttention.project_qkv", "transpose", 2): _VALUE,
-    ("attention", "RotaryRotation.rotate", "addcmul", 0): Rule(
-        Words("turn the queries by their positions", "按位置旋转查询"), "H Q D", "q = R(pos)·q"
-    ),
-    ("attention", "RotaryRotation.rotate", "addcmul", 1): Rule(
-        Words("turn the keys by their positions", "按位置旋转键"), "G K D", "k = R(pos)·k"
-    ),
-    # Cross-attention: queries of the target, keys and values of the source.
-    ("cross_attention.key_value", "", "linear"): Rule(
-        Words("keys and values of the source", "源文本的键和值"), "K 2G·D", "[K; V] = memory·Wᵀ + b"
-    ),
-    ("cross_attention", "CrossAttention.project_kv", "view"): Rule(
-        Words("split into heads (view)", "拆成各头（view）"), "K 2G D", ""
-    ),
-    ("cross_attention", "CrossAttention.project_kv", "transpose", 0): _KEY,
-    ("cross_attention", "CrossAttention.project_kv", "transpose", 1): _VALUE,
-    ("cross_attention.query", "", "linear"): Rule(
-        Words("queries of the target", "目标文本的查询"), "Q H·D", "Q = x·Wᵀ + b"
-    ),
-    ("cross_attention", "CrossAttention.forward", "view", 0): Rule(
-        Words("split into heads (view)", "拆成各头（view）"), "Q H D", ""
-    ),
-    ("cross_attention", "CrossAttention.forward", "transpose", 0): _QUERY,
-    # Both kinds of attention.
-    ("attention", "explicit_attention", "repeat_interleave", 0): Rule(
-        Words("keys for every head that shares them", "键复制给共用它的各头"), "H K D", ""
-    ),
-    ("attention", "explicit_attention", "repeat_interleave", 1): Rule(
-        Words("values for every head that shares them", "值复制给共用它的各头"), "H K D", ""
-    ),
-    ("attention", "explicit_attention", "matmul", 0): Rule(
-        Words("every query with every key", "每个查询与每个键的点积"), "H Q K", "q·kᵀ", 5
-    ),
-    ("attention", "explicit_attention", "div"): Rule(
-        Words("scores: scaled", "得分：缩放"), "H Q K", "q·kᵀ / √D", 5
-    ),
-    ("attention", "explicit_attention", "masked_fill", 0): Rule(
-        Words("hide what may not be seen", "遮住不可见的位置"), "H Q K", "hidden → −∞", 5
-    ),
-    ("attention", "explicit_attention", "softmax"): Rule(
-        Words("weights: softmax of each row", "权重：逐行 softmax"), "H Q K", "exp(s) / Σ exp(s)", 5
-    ),
-    ("attention", "explicit_attention", "masked_fill", 1): Rule(
-        Words("hidden cells are exactly 0", "被遮住的格子恰好为 0"), "H Q K", "hidden → 0", 5
-    ),
-    ("attention", "explicit_attention", "matmul", 1): Rule(
-        Words("each head's mix of values", "各头对值加权求和"), "H Q D", "weights·v", 5
-    ),
-    ("attention", "Attention.join_heads", "transpose"): Rule(
-        Words("back: positions before heads (transpose)", "换回：位置在前，头在后（transpose）"), "Q H D", "", 6
-    ),
-    ("attention", "Attention.join_heads", "flatten"): Rule(
-        Words("join the heads (flatten)", "拼接各头（flatten）"), "Q H·D", "", 7
-    ),
-    ("attention.output", "", "linear"): Rule(
-        Words("output projection", "输出投影"), "Q M", "heads·Wᵀ + b", 8
-    ),
-    ("cross_attention.output", "", "linear"): Rule(
-        Words("output projection", "输出投影"), "Q M", "heads·Wᵀ + b", 8
-    ),
-    # Feed-forward.
-    ("feedforward.inner", "", "linear"): Rule(Words("to the inner width", "升到内部宽度"), "Q F", "u = x·W₁ᵀ + b₁"),
-    ("feedforward", "FeedForward.forward", "relu"): _ACTIVATION,
-    ("feedforward", "FeedForward.forward", "gelu"): _ACTIVATION,
-    ("feedforward", "FeedForward.forward", "silu"): _ACTIVATION,
-    ("feedforward", "squared_relu", "mul"): _ACTIVATION,
-    ("feedforward", "gated", "mul"): Rule(
-        Words("gate: silu of one half times the other", "门控：一半过 silu，再乘另一半"), "Q F", "h = silu(gate) ⊙ up"
-    ),
-    ("feedforward.output", "", "linear"): Rule(Words("back to the model's width", "回到模型宽度"), "Q M", "h·W₂ᵀ + b₂"),
-    ("block", "Block._add", "add"): _RESIDUAL,
-    ("output", "", "linear"): Rule(
-        Words("logits: a score for every token of the vocabulary", "logits：给词表里每个 token 打分"), "Q V", "x·Wᵀ + b"
-    ),
-    # Around the model.
-    ("model", "text_loss", "log_softmax"): Rule(
-        Words("softmax, as logarithms", "softmax（取对数）"), "N V", "log P = z − log Σ exp(z)"
-    ),
-    ("model", "text_loss", "neg"): Rule(
-        Words("−log P of what came", "实际出现的 token 的 −log P"), "N", "−log P(xₜ₊₁ | x₁ … xₜ)"
-    ),
-    ("model", "loss_of_logits", "cross_entropy"): Rule(
-        Words("their sum: what training makes small", "求和：训练要压低的就是它"), "", "−Σ log P"
-    ),
-    ("model", "text_loss", "div"): Rule(
-        Words("loss of the text, nats per token", "整段文本的损失，每 token 的 nat"), "", "−Σ log P / N"
-    ),
-}  # fmt: skip
+    def _formula(self, operation: Operation, rule: Rule) -> str:
+        kind, formula = kind_of(operation.module), rule.formula
+        module = self.modules.get(operation.module)
+        if kind == "feedforward" and operation.name in _ACTIVATIONS and "activation" in formula:
+            return f"h = {_ACTIVATIONS[operation.name]}"
+        if isinstance(module, TiedOutput):
+            formula = formula.replace("W", "E")
+        if operation.name in _RESHAPING:
+            return f"{formula} [{'copy' if operation.moves else 'view'}]".strip()
+        if operation.name == "linear" and getattr(module, "bias", None) is None:
+            return re.sub(r" \+ b\S*$", "", formula)
+        return formula
+
+    def _parameters(self, path: str) -> int:
+        if not path or path in ("encoder", "decoder"):
+            return 0
+        weights = self.modules[path].parameters(recurse=False)
+        new = [weight for weight in weights if id(weight) not in self._counted]
+        self._counted.update(map(id, new))
+        return sum(weight.numel() for weight in new)
+
+    def _part(self, operation: Operation) -> str:
+        """As `sizes(config).parts()` names it."""
+        kind, function = kind_of(operation.module), operation.function
+        stack = operation.module.partition(".")[0]
+        prefix = f"{stack} " if stack in ("encoder", "decoder") else ""
+        if function in ("text_loss", "loss_of_logits"):
+            return "loss"
+        if kind in ("embedding", "model"):
+            return "embedding"
+        if kind == "block":
+            return "residual"
+        if kind.endswith("_norm") and "." not in kind:
+            return "norms"
+        head = kind.partition(".")[0]
+        if head in ("attention", "feedforward"):
+            return prefix + head
+        return {"cross_attention": "cross-attention", "source_embedding": "source embedding"}.get(head, head)

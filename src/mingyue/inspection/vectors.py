@@ -1,78 +1,42 @@
-"""One word in several texts: the same vector in the table, another in each text after the blocks."""
+"""One word in several texts: its vectors layer by layer, from the same embedding to different contexts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mingyue.charts import Chart
-from mingyue.errors import GenerationError
-from mingyue.inspection import vectors_shown
-from mingyue.inspection.arrays import Floats, Ints, stream_places, to_lists, to_numpy
-from mingyue.inspection.capture import capture
-from mingyue.inspection.subject import Reading, Subject
-from mingyue.inspection.tokens import decoded, occurrences
+from mingyue.charts import Chart, LineChart, MatrixChart, MatrixGrid, ScatterChart
+from mingyue.inspection.arrays import to_lists
+from mingyue.inspection.command import FILE, SEED, STEP, TEXTS, Command, Option
+from mingyue.inspection.labels import decimals, layer_ticks
+from mingyue.inspection.subject import Subject
+from mingyue.inspection.taps import tap_label
 from mingyue.inspection.view import View
-from mingyue.models import EncoderDecoder
-from mingyue.words import Language, NothingToShowError, TextTable, Words
+from mingyue.inspection.word_vectors import WordVectors, compare_word
+from mingyue.words import Language, TextTable, Words
 
-MOST_TEXTS = 64
-MOST_OCCURRENCES = 32
-"""More are counted, not shown."""
-_MOST_OTHERS = 512  # tokens that the random pairs are drawn from
-_N_PAIRS = 1000
-_AROUND = 6  # characters shown on either side of a word
+_WORD = Words("pairs of occurrences of the word", "这个词的各处之间")
+_OTHERS = Words("random pairs of other tokens", "随机的其他 token 之间")
+_MOST_PAIRS_LISTED = 6
 
 
 @dataclass(frozen=True, eq=False)
-class VectorsView(View):
-    """The vectors of one word, N occurrences, at L places: the table ("static"), embeddings, each block, final."""
+class VectorsView(WordVectors, View):
+    """The vectors of one word in tables and charts."""
 
     title = Words("One word in several contexts", "同一个词，不同的语境")
 
-    word: str
-    pieces: tuple[str, ...]
-    """The tokens of the word where it first occurs; vectors are those of the last."""
-    texts: tuple[str, ...]
-    labels_N: tuple[str, ...]
-    """Each occurrence with what stands around it."""
-    text_N: Ints
-    """Which text it is in, from 0."""
-    position_N: Ints
-    """The place of its last token in what the model reads, from 0."""
-    token_N: Ints
-    """The id of that token."""
-    pieces_N: tuple[str, ...]
-    """The same for people."""
-    places_L: tuple[str, ...]
-    """"static", then names of taps."""
-    vectors_LNM: Floats
-    cosines_LNN: Floats
-    baseline_L3: Floats
-    """Cosines of random pairs of other tokens of these texts: mean, 5 % and 95 %; not a number where there are none."""
-    plane_N2: Floats
-    """The final vectors on the two directions in which they differ most (PCA)."""
-    explained_2: Floats
-    """Share of their variance on each."""
-    alike: tuple[tuple[int, int], ...]
-    """Pairs of occurrences whose vectors cannot differ: the model reads the same tokens up to both."""
-    alike_apart: float
-    """Largest difference of a number between the vectors of such pairs, relative to the largest number there."""
-    causal: bool
-    """Whether a token sees only what stands before it; in an encoder it sees its whole text."""
-    found: int
-    """Occurrences in all texts, those beyond the first 32 counted too."""
-
     def charts(self, language: Language = "en") -> list[Chart]:
         """Cosines by layer, their matrices, the plane."""
-        return vectors_shown.charts(self, language)
+        return _charts(self, language)
 
     def tables(self, language: Language = "en") -> list[TextTable]:
         """Cosines by layer against the baseline, and the occurrences."""
-        return vectors_shown.tables(self, language)
+        return _tables(self, language)
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, by name."""
@@ -80,211 +44,219 @@ class VectorsView(View):
             "text_N", "position_N", "token_N", "vectors_LNM", "cosines_LNN", "baseline_L3", "plane_N2", "explained_2",
         )  # fmt: skip
         plain = (
-            "word",
-            "pieces",
-            "texts",
-            "labels_N",
-            "pieces_N",
-            "places_L",
-            "alike",
-            "alike_apart",
-            "causal",
-            "found",
-        )
+            "word", "pieces", "texts", "labels_N", "pieces_N", "places_L", "alike", "alike_apart", "causal", "found",
+        )  # fmt: skip
         return {
-            **{name: _plain(getattr(self, name)) for name in plain},
+            **{name: getattr(self, name) for name in plain},
             **{name: to_lists(getattr(self, name)) for name in arrays},
         }
-
-    def pair_cosines_LP(self) -> Floats:  # noqa: N802  (the shape is in the name)
-        """Cosines of all P pairs of different occurrences, at each place."""
-        rows, columns = np.triu_indices(len(self.labels_N), k=1)
-        return self.cosines_LNN[:, rows, columns]
 
 
 def vectors_view(subject: Subject, word: str, texts: Sequence[str], *, seed: int = 0) -> VectorsView:
     """Compare the vectors of `word` wherever it occurs in `texts` (each read by itself), layer by layer.
 
-    Of a model of pairs the texts go through the encoder. A word of several tokens has the vector of its last token:
-    there the whole word has been read. `seed` draws the random pairs of other tokens, which say how alike any two
-    vectors are. Raises `GenerationError` for a text without the word (naming it), fewer than two occurrences, more than
-    64 texts, and texts that `Subject.read` refuses.
+    An encoder-decoder model reads the texts with its encoder. The vector of a word of several tokens is that of its
+    last token, where the whole word has been read. `seed` draws random pairs of other tokens, the baseline of cosines.
+    Raises `GenerationError` for a text without the word (naming it), fewer than two occurrences, more than 64 texts,
+    and texts that `Subject.read` refuses.
     """
-    if not word:
-        raise NothingToShowError(Words("there is no word to look for: it is empty", "要找的词是空的"))
-    if len(texts) > MOST_TEXTS:
-        raise GenerationError(f"{len(texts)} texts, at most {MOST_TEXTS} are compared", advice="Give fewer texts.")
-    read = [_read(subject, word, number, text) for number, text in enumerate(texts, start=1)]
-    spots = [(row, spot) for row, one in enumerate(read) for spot in one.spots]
-    if len(spots) < 2:
-        raise NothingToShowError(
-            Words(
-                f"{word!r} occurs {len(spots)} time{'' if len(spots) == 1 else 's'}: "
-                "there is nothing to compare it with",
-                f"“{word}”只出现 {len(spots)} 次：没有可以比较的",
-            ),
-            advice="Give at least two texts with the word, or one that has it twice.",
-        )
-    shown = spots[:MOST_OCCURRENCES]
-    vectors_LNM = np.stack([read[row].vectors_LTM[:, spot.last] for row, spot in shown], axis=1)
-    plane_N2, explained_2 = principal_plane(vectors_LNM[-1])
-    prefixes = [tuple(read[row].ids[: spot.last + 1]) for row, spot in shown]
-    causal = not subject.of_pairs
-    whole = [prefixes[number] if causal else tuple(read[row].ids) for number, (row, _) in enumerate(shown)]
-    alike = [
-        (one, other)
-        for one in range(len(shown))
-        for other in range(one + 1, len(shown))
-        if whole[one] == whole[other] and len(prefixes[one]) == len(prefixes[other])
+    return VectorsView(**vars(compare_word(subject, word, texts, seed)))
+
+
+def _charts(view: VectorsView, language: Language) -> list[Chart]:
+    """Cosines by layer, their matrices, the last one large, and the PCA plane."""
+    word, labels = view.word, view.labels_N
+    layers = [tap_label(tap, language) for tap in view.places_L]
+    rows = []
+    for tick, pairs_P, (mean, low, high) in zip(
+        layer_ticks(layers), view.pair_cosines_LP(), view.baseline_L3.tolist(), strict=True
+    ):
+        own = {"mean": float(pairs_P.mean()), "low": float(pairs_P.min()), "high": float(pairs_P.max())}
+        rows.append({"layer": tick, "which": _WORD.of(language), **own})
+        if np.isfinite(mean):
+            rows.append({"layer": tick, "which": _OTHERS.of(language), "mean": mean, "low": low, "high": high})
+    by_layer = LineChart(
+        Words(f'"{word}": cosine similarity of its vectors by layer', f"“{word}”：各层里向量的余弦相似度").of(language),
+        rows,
+        x="layer",
+        y="mean",
+        series="which",
+        low="low",
+        high="high",
+        x_title=Words("layer, from the embedding table to the end of the model", "层，从嵌入表到模型末端").of(language),
+        y_title=Words("cosine", "余弦").of(language),
+        note=Words(
+            "Lines are means; the band of the word spans minimum to maximum, that of the random pairs 5 % to 95 %.",
+            "线为均值；该词的色带为最小值到最大值，随机对的色带为 5 % 到 95 %。",
+        ).of(language),
+    )
+    note = _about(view, language)
+    grid = MatrixGrid(
+        Words(f'"{word}": cosines between its occurrences by layer', f"“{word}”：各处出现之间的余弦，逐层").of(
+            language
+        ),
+        view.cosines_LNN[None],
+        row_titles=[""],
+        column_titles=layers,
+        row_labels=labels,
+        column_labels=labels,
+        low=min(0.0, float(view.cosines_LNN.min())),
+        high=1.0,
+        language=language,
+    )
+    last = MatrixChart(
+        Words(f'"{word}": cosines at the end of the model', f"“{word}”：模型末端的余弦").of(language),
+        view.cosines_LNN[-1],
+        row_labels=labels,
+        column_labels=labels,
+        low=math.floor(10 * float(view.cosines_LNN[-1].min())) / 10,  # so that differences are visible
+        high=1.0,
+        language=language,
+        note=note,
+    )
+    first, second = view.explained_2.tolist()
+    points = [
+        {"first": x, "second": y, "label": label, "text": str(row + 1)}
+        for (x, y), label, row in zip(view.plane_N2.tolist(), labels, view.text_N.tolist(), strict=True)
     ]
-    row, spot = shown[0]
-    return VectorsView(
-        word=word,
-        pieces=read[row].pieces[spot.first : spot.last + 1],
-        texts=tuple(texts),
-        labels_N=tuple(f"{number}. {read[row].around(spot)}" for number, (row, spot) in enumerate(shown, start=1)),
-        text_N=np.array([row for row, _ in shown], dtype=np.int64),
-        position_N=np.array([spot.last for _, spot in shown], dtype=np.int64),
-        token_N=np.array([prefix[-1] for prefix in prefixes], dtype=np.int64),
-        pieces_N=tuple(read[row].pieces[spot.last] for row, spot in shown),
-        places_L=_places(subject),
-        vectors_LNM=vectors_LNM,
-        cosines_LNN=np.stack([cosines(vectors_NM, vectors_NM) for vectors_NM in vectors_LNM]),
-        baseline_L3=_baseline(read, np.random.default_rng(seed)),
-        plane_N2=plane_N2,
-        explained_2=explained_2,
-        alike=tuple(alike),
-        alike_apart=max((_apart(vectors_LNM[:, one], vectors_LNM[:, other]) for one, other in alike), default=0.0),
-        causal=causal,
-        found=len(spots),
+    plane = ScatterChart(
+        Words(f'"{word}": its final vectors in a plane (PCA)', f"“{word}”：末端向量的平面图（PCA）").of(language),
+        points,
+        x="first",
+        y="second",
+        label="label",
+        x_title=Words(f"first direction, {first:.0%} of the variance", f"第一方向，占方差 {first:.0%}").of(language),
+        y_title=Words(f"second direction, {second:.0%} of the variance", f"第二方向，占方差 {second:.0%}").of(language),
     )
+    return [by_layer, grid, last, plane]
 
 
-def cosines(one_NM: Floats, other_KM: Floats) -> Floats:
-    """Cosines of all pairs, [N, K]; 0 with a vector of zeros."""
-    one, other = (vectors.astype(np.float64) for vectors in (one_NM, other_KM))
-    lengths = np.linalg.norm(one, axis=1)[:, None] * np.linalg.norm(other, axis=1)
-    product = one @ other.T
-    return np.divide(product, lengths, out=np.zeros_like(product), where=lengths > 0).astype(np.float32)
-
-
-def principal_plane(vectors_NM: Floats) -> tuple[Floats, Floats]:
-    """PCA to two dimensions by SVD of the centred vectors: (places [N, 2], share of the variance of each [2]).
-
-    The sign of an axis is free: here the place furthest from the middle is on its positive side.
-    """
-    centred_NM = vectors_NM.astype(np.float64) - vectors_NM.mean(axis=0, dtype=np.float64)
-    left, sizes, _ = np.linalg.svd(centred_NM, full_matrices=False)
-    # Equal vectors differ by rounding alone: that is no direction.
-    sizes = np.where(sizes > 1e-6 * max(1e-30, float(np.linalg.norm(vectors_NM))), sizes, 0.0)
-    places = np.zeros((len(vectors_NM), 2))
-    n = min(2, len(sizes))
-    places[:, :n] = left[:, :n] * sizes[:n]
-    furthest = places[np.abs(places).argmax(axis=0), [0, 1]]
-    shares = np.zeros(2)
-    shares[:n] = sizes[:n] ** 2 / max(float((sizes**2).sum()), 1e-30)
-    return (places * np.where(furthest < 0, -1.0, 1.0)).astype(np.float32), shares.astype(np.float32)
-
-
-@dataclass(frozen=True, eq=False)
-class _Read:
-    """One text as the model reads it."""
-
-    ids: list[int]
-    pieces: tuple[str, ...]
-    characters: str
-    spots: list[Any]
-    vectors_LTM: Floats
-    others: list[int]
-    """Places of tokens that are neither the word's nor marks."""
-
-    def around(self, spot: Any) -> str:  # noqa: ANN401
-        """The word with the characters beside it, all on one line."""
-        before = self.characters[max(0, spot.start - _AROUND) : spot.start]
-        after = self.characters[spot.end : spot.end + _AROUND]
-        inside = f"{before}[{self.characters[spot.start : spot.end]}]{after}"
-        inside = "".join(c if c.isprintable() else " " for c in inside)
-        return (
-            ("…" if spot.start > _AROUND else "") + inside + ("…" if spot.end + _AROUND < len(self.characters) else "")
+def _tables(view: VectorsView, language: Language) -> list[TextTable]:
+    """Cosines by layer with the baseline, and the occurrences with what they attend to."""
+    columns = [
+        Words("layer", "层"), Words("mean cosine", "平均余弦"), Words("minimum", "最小"), Words("maximum", "最大"),
+        Words("random pairs: mean", "随机对：均值"), Words("5 %", "5 %"), Words("95 %", "95 %"),
+    ]  # fmt: skip
+    names = [column.of(language) for column in columns]
+    rows = []
+    for tap, pairs_P, baseline in zip(view.places_L, view.pair_cosines_LP(), view.baseline_L3.tolist(), strict=True):
+        numbers = [float(pairs_P.mean()), float(pairs_P.min()), float(pairs_P.max()), *baseline]
+        rows.append([tap_label(tap, language), *map(decimals, numbers)])
+    by_layer = TextTable(
+        Words(
+            f'"{view.word}" at {len(view.labels_N)} positions: cosines of its vectors',
+            f"“{view.word}”的 {len(view.labels_N)} 处：向量之间的余弦",
+        ).of(language),
+        names,
+        rows,
+        right=names[1:],
+        note=_about(view, language),
+    )
+    headings = [
+        column.of(language)
+        for column in (
+            Words("occurrence", "出现"), Words("text", "文本"), Words("position", "位置"), Words("token", "token"),
+            Words("attends to", "能注意到"),
         )
+    ]  # fmt: skip
+    spots = [
+        [label, str(row + 1), str(position), piece, _attends_to(view, position, language)]
+        for label, row, position, piece in zip(
+            view.labels_N, view.text_N.tolist(), view.position_N.tolist(), view.pieces_N, strict=True
+        )
+    ]
+    where = TextTable(
+        Words("Occurrences (texts from 1, positions from 0)", "出现之处（文本从 1 数，位置从 0 数）").of(language),
+        headings,
+        spots,
+        right=headings[1:3],
+    )
+    return [by_layer, where]
 
 
-def _read(subject: Subject, word: str, number: int, text: str) -> _Read:
-    try:
-        reading = subject.read("", source=text) if subject.of_pairs else subject.read(text)
-    except GenerationError as error:
-        raise GenerationError(f"text {number}: {error.message}", advice=error.advice) from None
-    ids_T, pieces, tokenizer = reading.ids_T, reading.pieces, subject.tokenizer
-    if reading.source_ids_S is not None and subject.source_tokenizer is not None:
-        ids_T, pieces, tokenizer = reading.source_ids_S, reading.source_pieces, subject.source_tokenizer
-    ids: list[int] = ids_T.tolist()
-    spots = occurrences(tokenizer, ids, word)
-    if not spots:
-        raise NothingToShowError(
+def _about(view: VectorsView, language: Language) -> str:
+    """What must be known to read the pictures correctly."""
+    notes: list[Words] = []
+    if len(view.pieces) > 1:
+        pieces = " + ".join(view.pieces)
+        notes.append(
             Words(
-                f"text {number} does not have the word {word!r}: {_short(text)!r}",
-                f"第 {number} 段文本里没有“{word}”：{_short(text)!r}",
-            ),
-            advice="Give texts in which the word stands as it is written here.",
+                f"The word is {len(view.pieces)} tokens ({pieces}); its vector is that of the last one.",
+                f"这个词由 {len(view.pieces)} 个 token 组成（{pieces}）；取最后一个 token 的向量。",
+            )
         )
-    own = {place for spot in spots for place in range(spot.first, spot.last + 1)}
-    return _Read(
-        ids=ids,
-        pieces=pieces,
-        characters=decoded(tokenizer, ids)[0],
-        spots=spots,
-        vectors_LTM=_vectors(subject, reading),
-        others=[t for t, index in enumerate(ids) if t not in own and index not in tokenizer.special_ids],
+    if len(set(view.token_N.tolist())) > 1:
+        notes.append(
+            Words(
+                "Its last token is not the same everywhere, so the vectors in the embedding table differ too.",
+                "它在各处的末尾 token 并不相同，所以嵌入表里的向量也不同。",
+            )
+        )
+    else:
+        notes.append(
+            Words("In the embedding table that token has a single vector.", "在嵌入表里这个 token 只有一个向量。")
+        )
+    notes.append(_attended(view))
+    if view.found > len(view.labels_N):
+        notes.append(
+            Words(
+                f"The first {len(view.labels_N)} of {view.found} occurrences are shown.",
+                f"共出现 {view.found} 处，这里是前 {len(view.labels_N)} 处。",
+            )
+        )
+    if not np.isfinite(view.baseline_L3).all():
+        notes.append(Words("There are no other tokens to compare with.", "没有其他 token 可供比较。"))
+    return ("" if language == "zh" else " ").join(note.of(language) for note in notes)
+
+
+def _attended(view: VectorsView) -> Words:
+    """What a token attends to in this model, and which occurrences therefore cannot differ."""
+    if view.causal:
+        seen = Words(
+            "In this model a token attends only to itself and to the tokens before it.",
+            "在这个模型里，一个 token 只能注意到自己和前面的 token。",
+        )
+        why = Words("have the same tokens before them (or none)", "前面的 token 完全相同（或前面没有 token）")
+        advice = Words(" Show the word after different words.", "请把这个词放在不同的词后面再看。")
+    else:
+        seen = Words(
+            "In the encoder every token attends to the whole text.", "在编码器里，每个 token 都能注意到整段文本。"
+        )
+        why = Words("stand in equal texts at the same position", "处在相同文本的相同位置")
+        advice = Words("", "")
+    if not view.alike:
+        return seen
+    pairs = [f"{one + 1}–{other + 1}" for one, other in view.alike]
+    few, more = pairs[:_MOST_PAIRS_LISTED], len(pairs) - _MOST_PAIRS_LISTED
+    listed = Words(
+        ", ".join(few) + (f" and {more} more" if more > 0 else ""),
+        "、".join(few) + (f" 等 {len(pairs)} 对" if more > 0 else ""),
+    )
+    return Words(
+        f"{seen.en} Occurrences {listed.en} {why.en}: their vectors cannot differ, at any layer "
+        f"(measured: {view.alike_apart:.0e}).{advice.en}",
+        f"{seen.zh}第 {listed.zh} 处{why.zh}：它们的向量在任何一层都不可能不同"
+        f"（实测差 {view.alike_apart:.0e}）。{advice.zh}",
     )
 
 
-def _places(subject: Subject) -> tuple[str, ...]:
-    module = subject.module
-    if isinstance(module, EncoderDecoder):
-        return ("static", *stream_places(module.config.n_encoder_layers, "encoder."))
-    return ("static", *stream_places(module.config.n_layers))
+def _attends_to(view: VectorsView, position: int, language: Language) -> str:
+    if not view.causal:
+        return Words("the whole text", "整段文本").of(language)
+    if position == 0:
+        return Words("only itself", "只有自己").of(language)
+    return Words(f"itself and {position} before it", f"自己和前面 {position} 个 token").of(language)
 
 
-def _vectors(subject: Subject, reading: Reading) -> Floats:
-    """vectors_LTM of a text: its rows of the table, then the residual stream."""
-    module = subject.module
-    places = _places(subject)[1:]
-    values = capture(subject, reading, places).values
-    table, ids_T = module.embedding, reading.ids_T
-    if isinstance(module, EncoderDecoder) and reading.source_ids_S is not None:
-        table = module.source_embedding or module.embedding
-        ids_T = reading.source_ids_S
-    return np.stack([to_numpy(table.weight[ids_T]), *(to_numpy(values[place]) for place in places)])
-
-
-def _baseline(read: Sequence[_Read], draw: np.random.Generator) -> Floats:
-    """Mean, 5 % and 95 % of the cosines of random pairs of other tokens with different ids, at each place: [L, 3]."""
-    others = [(row, place) for row, one in enumerate(read) for place in one.others]
-    if len(others) > _MOST_OTHERS:
-        others = [others[number] for number in draw.choice(len(others), _MOST_OTHERS, replace=False)]
-    n_places = len(read[0].vectors_LTM)
-    nothing = np.full((n_places, 3), np.nan, dtype=np.float32)
-    if len(others) < 2:
-        return nothing
-    ids = np.array([read[row].ids[place] for row, place in others])
-    rows, columns = np.triu_indices(len(others), k=1)
-    pairs = np.flatnonzero(ids[rows] != ids[columns])
-    if not len(pairs):
-        return nothing
-    if len(pairs) > _N_PAIRS:
-        pairs = draw.choice(pairs, _N_PAIRS, replace=False)
-    vectors_LKM = np.stack([read[row].vectors_LTM[:, place] for row, place in others], axis=1)
-    values_LP = np.stack([cosines(vectors_KM, vectors_KM)[rows[pairs], columns[pairs]] for vectors_KM in vectors_LKM])
-    return np.stack([values_LP.mean(1), *np.quantile(values_LP, [0.05, 0.95], axis=1)], axis=1).astype(np.float32)
-
-
-def _apart(one_LM: Floats, other_LM: Floats) -> float:
-    return float(np.abs(one_LM - other_LM).max() / max(1.0, float(np.abs(one_LM).max())))
-
-
-def _short(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+COMMAND = Command(
+    vectors_view,
+    options=(
+        Option("word", str, "Word to follow through the layers."),
+        Option("texts", list[str], "Texts that contain the word (same as --text, repeated)."),
+        TEXTS,
+        FILE,
+        STEP,
+        SEED,
+    ),
+    texts="compared",
+)

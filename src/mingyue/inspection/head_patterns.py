@@ -1,8 +1,8 @@
-"""What a head may be doing: patterns of looking, and how much of its weight a head gives to each on probe texts.
+"""Attention patterns, and how much of its weight a head gives to each on probe texts.
 
-On random tokens of the model's own vocabulary, drawn once and written twice, nothing but position and repetition tells
-a head where to look (Olsson et al. 2022, "In-context Learning and Induction Heads", measure induction so). Texts of
-people are what the model was trained for: a head may do there what it does not do on noise.
+A random sequence of tokens from the model's vocabulary, repeated once, has no structure but position and repetition
+(Olsson et al. 2022, "In-context Learning and Induction Heads", measure induction this way). On real text, which the
+model was trained on, a head may follow patterns that it does not follow on noise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Pattern = Literal[
 BACK: Mapping[Pattern, int] = {
     "back2": 2, "back3": 3, "back4": 4, "back5": 5, "back6": 6, "back7": 7, "back8": 8,
 }  # fmt: skip
-"""Fixed distances: in verse, and wherever lines are of one length, heads learn them."""
+"""Fixed distances: heads learn them where lines have a fixed length, as in verse."""
 
 PATTERN_NAMES: Mapping[Pattern, Words] = {
     "previous": Words("previous token", "前一个 token"),
@@ -41,44 +41,44 @@ PATTERN_NAMES: Mapping[Pattern, Words] = {
     "earlier": Words("same token: its earlier occurrence", "同一 token：先前那次出现"),
     "other": Words("same token: its other occurrence", "同一 token：另一次出现"),
     "first": Words("first token", "首 token"),
-    "end": Words("end mark", "结束标记"),
+    "end": Words("EOS token", "EOS token"),
     "induction": Words("induction: what followed the earlier occurrence", "归纳：先前那次出现之后的 token"),
-    "diagonal": Words("alignment: the same place of the source", "对齐：源文的对应位置"),
+    "diagonal": Words("alignment: the corresponding position of the source", "对齐：源文的对应位置"),
     "mixed": Words("mixed", "混合"),
     **{name: Words(f"{steps} tokens back", f"前面第 {steps} 个 token") for name, steps in BACK.items()},
 }
 
 EARNED = 0.4
-"""A label is earned by a score this far above that of uniform attention, on the way from there to 1."""
+"""A label needs a score this far above that of uniform attention, as a share of the distance to 1."""
 FEWEST_QUERIES = 8
-"""A pattern is measured where so many queries count for it."""
+"""Fewest queries on which a pattern is measured."""
 PROBE_ROWS = 8
 MOST_RANDOM_TOKENS = 24
 """Tokens of a random sequence before it is repeated."""
 _FEWEST_RANDOM_TOKENS = 3  # with two, what followed the earlier occurrence would be the previous token
-_NEIGHBOURS = 1  # places beside the diagonal that still count for it
+_NEIGHBOURS = 1  # positions beside the diagonal that still count for it
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Texts in ids, rows of one length, with what comes next in each."""
+    """Ids of texts of equal length, with the next token at each position."""
 
     ids_BT: Tensor
     targets_BT: Tensor
-    """What comes next at each of the first places, [B, ≤ T]."""
+    """The next token at each of the first positions, [B, ≤ T]."""
     source_ids_BS: Tensor | None = None
     counted_from: int = 0
-    """The first place whose prediction counts for the loss."""
+    """The first position whose prediction counts for the loss."""
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
-        """What the model's forward takes."""
+        """Arguments of the model's forward pass."""
         return (self.ids_BT,) if self.source_ids_BS is None else (self.source_ids_BS, self.ids_BT)
 
     def sides(self, part: AttentionPart) -> tuple[Tensor, Tensor]:
-        """The ids that ask and those that are looked at, (queries_BT, keys_BS)."""
+        """The ids of queries and of keys, (queries_BT, keys_BS)."""
         source_BS = self.ids_BT if self.source_ids_BS is None else self.source_ids_BS
         return {"encoder": (source_BS, source_BS), "cross": (self.ids_BT, source_BS)}.get(
             part.name, (self.ids_BT, self.ids_BT)
@@ -86,9 +86,9 @@ class Probe:
 
 
 def random_probe(subject: Subject, seed: int) -> Probe:
-    """Random sequences, each written twice: of a model of pairs a source and, drawn apart, a target.
+    """Random sequences, each repeated once; for an encoder-decoder model a source and an independent target.
 
-    Raises `GenerationError` where context, window or vocabulary leave no room for them.
+    Raises `GenerationError` if context, window or vocabulary are too small for them.
     """
     config = subject.module.config
     tables = [_usable(subject.tokenizer, config.vocab_size)]
@@ -101,19 +101,19 @@ def random_probe(subject: Subject, seed: int) -> Probe:
     if period < _FEWEST_RANDOM_TOKENS:
         raise GenerationError(
             f"this model is too small for probe texts: its context of {config.context} tokens (window {window}) and "
-            f"its {min(map(len, tables))} tokens of text leave room for a sequence of {max(period, 0)}, twice; "
-            f"it takes {_FEWEST_RANDOM_TOKENS}"
+            f"its {min(map(len, tables))} tokens of text leave room for a repeated sequence of {max(period, 0)}; "
+            f"at least {_FEWEST_RANDOM_TOKENS} are needed"
         )
     generator = torch.Generator().manual_seed(seed)
     twice_BT, *sources = (_twice(table, period, generator).to(subject.device) for table in tables)
     starts, ends = (
-        torch.full((PROBE_ROWS, 1), mark, device=subject.device) for mark in (subject.tokenizer.bos_id, _end(subject))
+        torch.full((PROBE_ROWS, 1), index, device=subject.device) for index in (subject.tokenizer.bos_id, _end(subject))
     )
     if subject.of_pairs:
         ids_BT, (source_BS,) = torch.cat([starts, twice_BT], dim=1), sources
         return Probe(ids_BT, ids_BT[:, 1:], torch.cat([source_BS, ends], dim=1), period + 1)
     ids_BT = torch.cat([starts, twice_BT], dim=1) if subject.starts_with_bos else twice_BT
-    # The first token of the second copy cannot be foreseen; what comes after it can, by whoever looks back.
+    # The first token of the second copy cannot be predicted; those after it can, by attending to the first copy.
     return Probe(ids_BT, ids_BT[:, 1:], None, period + int(subject.starts_with_bos))
 
 
@@ -122,7 +122,7 @@ def _end(subject: Subject) -> int:
 
 
 def _usable(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
-    """Ids of text: learned ones where there are some, else whole characters, else any."""
+    """Ids of text: learned ones if there are any, else whole characters, else all."""
     spelled = [(index, tokenizer.token_bytes(index)) for index in range(min(vocab_size, tokenizer.vocab_size))]
     readable = {index: piece.decode("utf-8", "replace") for index, piece in spelled if piece}
     text = list(readable)
@@ -139,9 +139,9 @@ def _twice(table: Tensor, period: int, generator: torch.Generator) -> Tensor:
 
 
 def masks(part: AttentionPart, queries_BT: Tensor, keys_BS: Tensor) -> dict[Pattern, Tensor]:
-    """By pattern mask_BTS: the keys of each query that count for it, from the ids on both sides.
+    """mask_BTS of each pattern: the keys of each query that count for it, from the ids on both sides.
 
-    A query with one key has no choice, and where two patterns mean one key it speaks for neither: such rows are empty.
+    Rows are empty for a query with a single key, and for a query with a key that counts for two patterns.
     """
     n_rows, n_queries = queries_BT.shape
     n_keys = keys_BS.shape[1]
@@ -166,7 +166,7 @@ def _self_masks(part: AttentionPart, ids_BT: Tensor) -> dict[Pattern, Tensor]:
         "itself": step_TS == 0,
     }
     if part.causal:
-        # A fixed distance is spoken of where nothing else stands there.
+        # A fixed distance counts only where the key belongs to no other pattern.
         free_BTS = ~same_BTS & ~after_BTS & (key_S > 0)
         back: dict[Pattern, Tensor] = {name: free_BTS & (step_TS == -steps) for name, steps in BACK.items()}
         return {**found, **back, "earlier": same_BTS, "induction": after_BTS}
@@ -187,7 +187,7 @@ def _cross_masks(n_queries: int, n_keys: int) -> dict[Pattern, Tensor]:
 
 @dataclass(frozen=True)
 class Scores:
-    """How much of its weight each head gives to each of P patterns, with what uniform attention would give."""
+    """The share of its weight that each head gives to each of P patterns, and that of uniform attention."""
 
     patterns: tuple[Pattern, ...]
     scores_LHP: Floats
@@ -198,20 +198,20 @@ class Scores:
 
     @property
     def excess_LHP(self) -> Floats:  # noqa: N802
-        """How far a score is from uniform (0) to all of the weight (1); −1 where it was not measured."""
+        """The score on the scale from uniform attention (0) to all of the weight (1); −1 where it was not measured."""
         return np.nan_to_num((self.scores_LHP - self.uniform_P) / np.maximum(1 - self.uniform_P, 1e-9), nan=-1.0)
 
 
 @torch.inference_mode()
 def score_patterns(subject: Subject, part: AttentionPart, probes: Iterable[Probe]) -> Scores:
-    """The scores of all heads of a part on all probes together; every query that counts weighs the same."""
-    places = [part.place(layer, "weights") for layer in range(part.n_layers)]
+    """The scores of all heads of a part on all probes together, a mean over the queries that count."""
+    names = [part.tap(layer, "weights") for layer in range(part.n_layers)]
     total_PLH, uniform_P, count_P = torch.zeros(1), torch.zeros(1), torch.zeros(1)
     patterns: tuple[Pattern, ...] = ()
     for probe in probes:
-        taps = Taps(places)
+        taps = Taps(names)
         subject.module(*probe.arguments, taps=taps)
-        weights_LBHTS = torch.stack([taps.values[place].cpu().double() for place in places])
+        weights_LBHTS = torch.stack([taps.values[name].cpu().double() for name in names])
         found = masks(part, *(ids.cpu() for ids in probe.sides(part)))
         patterns, mask_PBTS = tuple(found), torch.stack(list(found.values())).double()
         total_PLH = total_PLH + torch.einsum("lbhts,pbts->plh", weights_LBHTS, mask_PBTS)

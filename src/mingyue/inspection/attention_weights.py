@@ -1,7 +1,7 @@
-"""The attention weights of every layer and head on one text, with what one number says of each head.
+"""The attention weights of every layer and head on one text, and statistics of each head.
 
-The weights are those of the model's own forward pass (`capture` compares it with the fused one). Of large inputs blocks
-of tokens are kept in place of tokens, by the caps below; what a number says of a head is always from the tokens.
+The weights are those of the model's own forward pass (`capture` compares it with the fused one). For large inputs they
+are summed over blocks of tokens, by the limits below; statistics are always computed from single tokens.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from mingyue.inspection.subject import Reading, Subject
 from mingyue.words import NothingToShowError, Words
 
 MOST_CELLS_KEPT = 1 << 24
-"""Weights of one part, all layers and heads together; of more, blocks of tokens are kept instead of tokens."""
+"""Weights of one part, all layers and heads together; beyond that blocks of tokens are kept."""
 MOST_CELLS_OF_A_LAYER = 1 << 26
-"""Weights that one layer may make: heads × queries × keys."""
+"""Most weights of one layer, heads × queries × keys."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """What one number a head says, each the mean over all queries of the text. Arrays are [L, H]."""
+    """Statistics of each head, means over all queries of the text. Arrays are [L, H]."""
 
     distance_LH: Floats
-    """Tokens between the query and what it looks at, weighted; across two texts there is no distance: NaN."""
+    """Mean distance from query to key in tokens, by weight; NaN in cross-attention, whose texts differ."""
     entropy_LH: Floats
-    """Of a row of weights, in bits: 0 = one token gets all, log2(S) = all S get the same."""
+    """Entropy of a row of weights, in bits: 0 = all weight on one key, log2(S) = the same weight on all S."""
     first_LH: Floats
-    """Share of the first token."""
+    """Weight on the first token."""
     end_LH: Floats
-    """Share of the end mark of the source text; NaN where no source is looked at."""
+    """Weight on the EOS token of the source text; NaN for attention within the target."""
     strongest_LH2: NDArray[np.int64]
-    """The (query, key) with the largest weight, among queries that have a choice."""
+    """The (query, key) with the largest weight, among queries with more than one key."""
     strongest_LH: Floats
     """That weight."""
 
@@ -52,23 +52,23 @@ class PartWeights:
 
     part: Part
     layers: tuple[int, ...]
-    """Numbers of the L layers that are shown, counted from 0."""
+    """The L layers shown, counted from 0."""
     heads: tuple[int, ...]
-    """Numbers of the H heads that are shown, counted from 0."""
+    """The H heads shown, counted from 0."""
     weights_LHTS: NDArray[np.float32]
-    """Each row sums to 1; hidden cells are exactly 0. Of blocks of tokens: mean over queries, sum over keys."""
+    """Each row sums to 1; masked cells are exactly 0. For blocks of tokens: mean over queries, sum over keys."""
     allowed_TS: NDArray[np.bool_]
-    """Who may look at whom."""
+    """Which keys each query may attend to."""
     rows: tuple[str, ...]
-    """The T places asking."""
+    """Labels of the T queries."""
     columns: tuple[str, ...]
-    """The S places looked at."""
+    """Labels of the S keys."""
     tokens: tuple[int, int]
-    """Queries and keys before they were put into blocks: T and S where they were not."""
+    """Number of queries and keys, in single tokens."""
     statistics: HeadStatistics
-    """From the weights of single tokens, always."""
+    """Computed from single tokens."""
     uniform: HeadStatistics
-    """The same of uniform attention, [1, 1]: the baseline."""
+    """The same for uniform attention, [1, 1]: the baseline."""
     query_pieces: tuple[str, ...]
     key_pieces: tuple[str, ...]
 
@@ -85,16 +85,16 @@ def _pieces(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tup
 
 
 def check_size(part: AttentionPart, reading: Reading) -> None:
-    """Raises `NothingToShowError` for a text of which one layer makes more than `MOST_CELLS_OF_A_LAYER` weights."""
+    """Raise `NothingToShowError` for a text of which one layer has more than `MOST_CELLS_OF_A_LAYER` weights."""
     n_queries, n_keys = map(len, _pieces(part, reading))
     cells = part.n_heads * n_queries * n_keys
     if cells > MOST_CELLS_OF_A_LAYER:
         raise NothingToShowError(
             Words(
-                f"one layer of attention makes {part.n_heads} × {n_queries:,} × {n_keys:,} = {cells:,} weights for "
-                f"this text, more than the {MOST_CELLS_OF_A_LAYER:,} that are looked at",
+                f"one layer of attention has {part.n_heads} × {n_queries:,} × {n_keys:,} = {cells:,} weights for "
+                f"this text, more than the limit of {MOST_CELLS_OF_A_LAYER:,}",
                 f"这段文本的一层注意力有 {part.n_heads} × {n_queries:,} × {n_keys:,} = {cells:,} 个权重，"
-                f"超过所看的上限 {MOST_CELLS_OF_A_LAYER:,} 个",
+                f"超过上限 {MOST_CELLS_OF_A_LAYER:,} 个",
             ),
             advice=f"Give a text of at most {math.isqrt(MOST_CELLS_OF_A_LAYER // part.n_heads):,} tokens.",
         )
@@ -103,7 +103,7 @@ def check_size(part: AttentionPart, reading: Reading) -> None:
 def part_weights(
     subject: Subject, reading: Reading, part: AttentionPart, layer: int | None = None, head: int | None = None
 ) -> PartWeights:
-    """The weights of all layers and heads of a part, or of one layer, of one head in all layers, of one head."""
+    """The weights of a part: of all layers and heads, or of one layer, one head in all layers, or one head."""
     queries, keys = _pieces(part, reading)
     layers = tuple(range(part.n_layers)) if layer is None else (layer,)
     heads = tuple(range(part.n_heads)) if head is None else (head,)
@@ -137,16 +137,16 @@ def part_weights(
 def _weights(
     subject: Subject, reading: Reading, part: AttentionPart, layers: Sequence[int], cells: int
 ) -> Iterator[Tensor]:
-    """weights_HTS of each layer: all of one pass where they fit, else a pass for each layer."""
+    """weights_HTS of each layer: from one forward pass if they fit, else from a pass for each layer."""
     together = len(layers) * part.n_heads * cells <= MOST_CELLS_KEPT
     for group in [layers] if together else [[layer] for layer in layers]:
-        places = [part.place(layer, "weights") for layer in group]
-        values = capture(subject, reading, places).values
-        yield from (values.pop(place).float() for place in places)
+        taps = [part.tap(layer, "weights") for layer in group]
+        values = capture(subject, reading, taps).values
+        yield from (values.pop(tap).float() for tap in taps)
 
 
 def _blocks(n_tokens: int, side: int) -> int:
-    """Tokens of a block, so that at most `side` blocks cover the text."""
+    """Tokens per block, such that at most `side` blocks cover the text."""
     return -(-n_tokens // side)
 
 
@@ -186,15 +186,15 @@ def _measure(weights_HTS: Tensor, allowed_TS: Tensor, part: AttentionPart) -> li
     free_T = allowed_TS.sum(-1) > 1
     if not bool(free_T.any()):
         free_T = torch.ones_like(free_T)
-    strongest_H, place_H = (weights_HTS * free_T[:, None]).flatten(1).max(-1)
+    strongest_H, cell_H = (weights_HTS * free_T[:, None]).flatten(1).max(-1)
     return [
         distance_H,
         entropy_H,
         weights_HTS[:, :, 0].mean(-1),
         missing_H if part.causal else weights_HTS[:, :, -1].mean(-1),
         strongest_H,
-        place_H // n_keys,
-        place_H % n_keys,
+        cell_H // n_keys,
+        cell_H % n_keys,
     ]
 
 

@@ -1,0 +1,156 @@
+"""A model and the text that it reads, as views take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mingyue.api.loading import load_either
+from mingyue.api.model import Model
+from mingyue.api.translator import Translator
+from mingyue.errors import GenerationError, SettingsError
+from mingyue.inspection import Reading, Subject
+from mingyue.words import Words
+
+if TYPE_CHECKING:
+    from mingyue.generation import Translation
+    from mingyue.inspection.command import Text
+
+OWN_BEAM = 4
+"""Beam width of the model's own translation, which is inspected where no target is given."""
+
+
+class InspectedModel:
+    """A model, where it came from, and the text that it reads, if there is one."""
+
+    def __init__(
+        self,
+        model: Model | Translator,
+        text: str | None,
+        source: str | None = None,
+        *,
+        folder: Path | None = None,
+        step: int | None = None,
+    ) -> None:
+        self.model = model
+        """The model."""
+        self.folder = folder
+        """Where it was loaded from; None for a model that was loaded before."""
+        self.step = step
+        """The training step that was asked for."""
+        self.remarks: list[Words] = _step_shown(model, step, from_folder=folder is not None)
+        """Notes for the reader in both languages, such as that the target is the model's own translation."""
+        self._text, self._source = text, source
+
+    def __repr__(self) -> str:
+        text = f" reading {self._text if self._source is None else self._source!r}" if self._has_text else ""
+        return f"<mingyue.Inspection of {self.model!r}{text}>"
+
+    @cached_property
+    def subject(self) -> Subject:
+        """The module with its tokenizers, as `mingyue.inspection` takes it."""
+        return subject_of(self.model)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The text as the model reads it: its ids, and its tokens as printable text.
+
+        Raises `GenerationError` for no text, an empty one, and one longer than the context.
+        """
+        return self._read()
+
+    def read_any_length(self) -> Reading:
+        """The same for a text that may be longer than the context; an encoder-decoder model reads none that is."""
+        return self.reading if isinstance(self.model, Translator) else self._read(any_length=True)
+
+    def probes(self, texts: Sequence[str]) -> list[Text]:
+        """The text of this inspection, if there is one, then `texts`.
+
+        For an encoder-decoder model `texts` are sources, each paired with the model's own translation.
+        """
+        own: list[Text] = [self.reading] if self._has_text else []
+        if not isinstance(self.model, Translator):
+            return [*own, *texts]
+        return [*own, *((text, best[0].text) for text, best in zip(texts, self._translate(texts), strict=True))]
+
+    def _read(self, *, any_length: bool = False) -> Reading:
+        text = self._source if isinstance(self.model, Translator) else self._text
+        if text is None:
+            kind = "source text" if isinstance(self.model, Translator) else "text"
+            raise GenerationError("there is no text to look at", advice=f"Give a {kind}.")
+        if isinstance(self.model, Translator):
+            return self.subject.read(self._target(text), text)
+        return self.subject.read(text, any_length=any_length)
+
+    @property
+    def _has_text(self) -> bool:
+        return (self._source if isinstance(self.model, Translator) else self._text) is not None
+
+    def _translate(self, texts: Sequence[str]) -> list[list[Translation]]:
+        assert isinstance(self.model, Translator)
+        return self.model.translate(texts, beam=OWN_BEAM) if texts else []
+
+    def _target(self, source: str) -> str:
+        """The target that was given, or the model's own translation, which is noted in `remarks`."""
+        if self._text is not None:
+            return self._text
+        from mingyue.runs.watching import fitting
+
+        best = self._translate([source])[0][0]
+        text = fitting(self.subject, best.text)
+        cut = Words("", "") if best.finished else Words(", cut off at the length limit", "，到长度上限被截断")
+        self.remarks.append(
+            Words(
+                f"The target is the model's own translation (beam {OWN_BEAM}{cut.en}): {text!r}.",
+                f"译文是模型自己的翻译（束宽 {OWN_BEAM}{cut.zh}）：{text!r}。",
+            )
+        )
+        return text
+
+
+def open_model(
+    model: Model | Translator | str | Path, *, step: int | None, device: str | None, threads: int | None
+) -> tuple[Model | Translator, Path | None]:
+    """The loaded model, and the folder it was loaded from (None for a model that was loaded before).
+
+    Raises `SettingsError` for something that is neither, and for options of loading with a loaded model.
+    """
+    if isinstance(model, Model | Translator):
+        given = {"step": step, "device": device, "threads": threads}
+        if unused := [name for name, value in given.items() if value is not None]:
+            raise SettingsError(
+                f"{', '.join(unused)}: a loaded model does not take this",
+                advice="Give the folder of the model instead.",
+            )
+        return model, None
+    if not isinstance(model, str | Path):
+        raise SettingsError(
+            f"{type(model).__name__} is no model, and no path to one",
+            advice="Give a folder, or what `mingyue.load` or `load_translator` returned.",
+        )
+    folder = Path(model)
+    return load_either(folder, device=device, threads=threads, step=step), folder
+
+
+def subject_of(model: Model | Translator) -> Subject:
+    """A loaded model with its tokenizers, as `mingyue.inspection` takes it."""
+    if isinstance(model, Translator):
+        return Subject(model.module, model.tokenizer, model.source_tokenizer)
+    return Subject(model.module, model.tokenizer, starts_with_bos=model.starts_with_bos)
+
+
+def _step_shown(model: Model | Translator, step: int | None, *, from_folder: bool) -> list[Words]:
+    """Which training step is shown, where that is not the model that a run ended with."""
+    shown = model.checkpoint
+    if shown is None:
+        return []
+    if step is not None or not from_folder:  # it was chosen
+        return [Words(f"The model as it was after {shown:,} steps.", f"这是训练 {shown:,} 步之后的模型。")]
+    return [
+        Words(
+            f"The run has not ended: this is its model after {shown:,} steps, the best so far.",
+            f"训练还没有结束：这是它训练 {shown:,} 步之后的模型，是目前最好的。",
+        )
+    ]

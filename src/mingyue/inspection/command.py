@@ -1,0 +1,101 @@
+"""How a view is asked for: each view module declares its `COMMAND`, with the options that this view has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from mingyue.inspection.subject import Reading, Subject
+from mingyue.inspection.view import View
+
+Progress = Callable[[int, int], None]
+"""Receives how much is done, and how much there is in all."""
+Text = Reading | str | tuple[str, str]
+"""A text already read, or to be read; for an encoder-decoder model (source, target)."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a view: `--name` on the command line, the argument `name` in Python."""
+
+    name: str
+    type: Any
+    """int or str; list[str] for an option that may be repeated."""
+    help: str
+    default: str | int | None = None
+    """The default as help shows it; None = there is none."""
+    architecture: Literal["encoder-decoder"] | None = None
+    """The only architecture that takes this option; None = both do."""
+
+
+TEXT = Option(
+    "text", list[str], "Text to read; `-` reads standard input. For an encoder-decoder model, the source text."
+)
+TEXTS = Option("text", list[str], "Text to read; may be repeated. `-` reads standard input.")
+FILE = Option("file", list[str], "UTF-8 file to read the text from.")
+SOURCE = Option("source", str, "Text to translate (same as --text).", architecture="encoder-decoder")
+TARGET = Option("target", str, "Translation to inspect.", "the model's own, beam 4", architecture="encoder-decoder")
+STEP = Option("step", int, "Training step whose checkpoint is inspected.", "the model as it is used")
+SEED = Option("seed", int, "Seed of everything that is drawn at random.", 0)
+ONE_TEXT = (TEXT, FILE, SOURCE, TARGET, STEP)
+"""The options of a view of one text, or one pair of texts."""
+_READ = frozenset(option.name for option in ONE_TEXT)
+
+
+class Inspected(Protocol):
+    """What views are made of: a model and the text that it reads (`mingyue.Inspection`)."""
+
+    @property
+    def subject(self) -> Subject:
+        """The model with its tokenizers."""
+        ...
+
+    @property
+    def reading(self) -> Reading:
+        """The text as the model reads it. Raises `GenerationError` for a text longer than the context."""
+        ...
+
+    def read_any_length(self) -> Reading:
+        """The same for a text that may be longer than the context, for views that read it in windows."""
+        ...
+
+    def probes(self, texts: Sequence[str]) -> Sequence[Text]:
+        """The text of the inspection, if there is one, and further texts."""
+        ...
+
+    def film(self) -> View:
+        """The text at every recorded step of the run."""
+        ...
+
+
+@dataclass(frozen=True)
+class Command:
+    """A view as the command line and `Inspection.view` make it."""
+
+    make: Callable[..., View] | None
+    """Makes the view, with the view's own options as keyword arguments; what comes before them depends on `texts`.
+    None: a page of many views, which `mingyue.Inspection.report` writes."""
+    options: tuple[Option, ...]
+    texts: Literal["none", "one", "compared", "optional", "any number"] = "one"
+    """How many texts are read, and what `make` takes: none: (subject); one: (subject, reading); compared: (subject)
+    and all texts as `texts`; optional: (inspected); any number: (inspected) and all texts but the first as `texts`."""
+    any_length: bool = False
+    """Whether a text may be longer than the context."""
+    slow: bool = False
+    """Whether `make` takes `progress`, a `Progress`."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the options that `make` takes: all but those that say what is read."""
+        return tuple(option.name for option in self.options if option.name not in _READ)
+
+    def view(self, inspected: Inspected, options: Mapping[str, Any]) -> View:
+        """The view of a model and its text, with the options by name."""
+        assert self.make is not None
+        if self.texts in ("none", "compared"):
+            return self.make(inspected.subject, **options)
+        if self.texts in ("optional", "any number"):
+            return self.make(inspected, **options)
+        reading = inspected.read_any_length() if self.any_length else inspected.reading
+        return self.make(inspected.subject, reading, **options)
