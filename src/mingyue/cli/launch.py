@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -48,19 +48,24 @@ def hand_over(code: int) -> int:
     return code if code == FAULT else OK
 
 
-def watch(run: Callable[[Observer | None, float], RunResult]) -> int:
-    """Call `run`, with a progress display in rank 0; returns the exit code.
-
-    `run` gets an observer (None in other ranks) and the seconds since the user started the command.
-    """
+@contextmanager
+def progress_screen() -> Generator[tuple[Observer | None, float]]:
+    """The progress display (None in ranks other than 0), and the seconds since the user started the command."""
     if processes().rank:
-        result = run(None, 0.0)
-        return INTERRUPTED if result.training.reason == "stopped" else OK
+        yield None, 0.0
+        return
     from mingyue.cli.progress import RunScreen
-    from mingyue.cli.verdict import show_result
 
     with RunScreen() as screen:
-        result = run(screen, _waited())
+        yield screen, _waited()
+
+
+def report(result: RunResult) -> int:
+    """Show how a run ended, in rank 0; returns the exit code."""
+    if processes().rank:
+        return INTERRUPTED if result.training.reason == "stopped" else OK
+    from mingyue.cli.verdict import show_result
+
     return show_result(result)
 
 

@@ -24,10 +24,12 @@ def resume(
 ) -> int:
     """Resume a run that was stopped; the result is identical to that of an uninterrupted run."""
     from mingyue import api
-    from mingyue.cli.launch import launch, needs_launch, watch
+    from mingyue.cli.launch import launch, needs_launch, progress_screen, report
 
     changes = one_budget(given)
     settings = api.processes_of_run(run, changes)
     if needs_launch(settings):
         return launch(settings, run)
-    return watch(lambda screen, waited: api.resume(run, changes=changes, observer=screen, waited=waited))
+    with progress_screen() as (screen, waited):
+        result = api.resume(run, changes=changes, observer=screen, waited=waited)
+    return report(result)

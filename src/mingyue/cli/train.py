@@ -27,8 +27,10 @@ def train(
             advice="Give a text file: mingyue train poems.txt. Or use a known corpus: mingyue train python-docs.",
         )
     from mingyue import api
-    from mingyue.cli.launch import launch, needs_launch, watch
+    from mingyue.cli.launch import launch, needs_launch, progress_screen, report
 
     if needs_launch(settings.run):
         return launch(settings.run, api.run_path(settings))
-    return watch(lambda screen, waited: api.train(settings, observer=screen, waited=waited))
+    with progress_screen() as (screen, waited):
+        result = api.train(settings, observer=screen, waited=waited)
+    return report(result)
