@@ -32,9 +32,9 @@ def claim(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_small_form_holds(measured, name):
+def test_the_small_form_is_supported(measured, name):
     numbers = measured(name).numbers
-    found = claim(name).judge(numbers)
+    found = claim(name).finding(numbers)
     assert found.verdict == "supported", found.reason.en
     assert set(numbers) == set(claim(name).labels)
 
@@ -124,6 +124,6 @@ def test_counts_are_those_of_the_text():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_report_form_holds(name):
-    found = claim(name).judge(claim(name).measure(Trial("report", 1)).numbers)
+def test_the_report_form_is_supported(name):
+    found = claim(name).finding(claim(name).measure(Trial("report", 1)).numbers)
     assert found.verdict == "supported", found.reason.en

@@ -48,13 +48,14 @@ def test_markdown_has_a_table_of_verdicts_and_its_figures_lie_beside_it(written)
         assert (written / figures[0]).read_text(encoding="utf-8").lstrip().startswith("<svg")
 
 
-def test_the_report_says_which_results_are_of_the_small_form_and_that_they_do_not_decide(written, tmp_path):
-    for name, words in (("REPORT.md", "1 of 2 are of the small form"), ("REPORT.zh.md", "其中 1 条用的是小型")):
+def test_the_report_says_which_results_are_of_the_small_size_and_that_they_do_not_decide(written, tmp_path):
+    said = {"REPORT.md": "1 of 2 results use the small size", "REPORT.zh.md": "2 条结果中有 1 条用的是小型"}
+    for name, words in said.items():
         assert words in (written / name).read_text(encoding="utf-8")
         assert words in (written / "index.html").read_text(encoding="utf-8")
-    assert "| group | claim | verdict | why | seconds |" in (written / "REPORT.md").read_text(encoding="utf-8")
+    assert "| group | claim | verdict | reason | seconds |" in (written / "REPORT.md").read_text(encoding="utf-8")
     write_report(tmp_path, [Result("logs", "report", 0, 1.0, "a machine", error="broke")])
-    assert "small form" not in (tmp_path / "REPORT.md").read_text(encoding="utf-8")
+    assert "small size" not in (tmp_path / "REPORT.md").read_text(encoding="utf-8")
 
 
 def test_a_failed_claim_is_named_in_the_counts_and_breaks_no_table(written):

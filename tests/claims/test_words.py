@@ -9,14 +9,17 @@ import string
 import sys
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import mingyue.claims
-from mingyue.claims.claim import Claim, Number
+from mingyue.claims.claim import Claim, Number, Size, Verdict
 from mingyue.claims.figures import WordTable
-from mingyue.claims.registry import NAMES, find
+from mingyue.claims.registry import GROUPS, NAMES, find
+from mingyue.claims.summary import text_of
 from mingyue.claims.wording import Phrase, Wording, constants, read_texts
+from mingyue.words import Words
 
 FILES = sorted(Path(mingyue.claims.__path__[0]).rglob("*.py"))
 
@@ -225,3 +228,26 @@ def test_values_are_formatted_as_asked_and_phrases_are_texts(monkeypatch):
     values = {"most_tokens": 1.5, "faster": 0.0, "sizes": 2.0, "how": Phrase("equal")}
     assert wording.reason(["never"], values).startswith("The results are equal to 2.0e-07. Head by head took 2.00")
     assert wording.text("reasons", "no such text") == ""
+
+
+SUMMARY = "mingyue.claims.summary"
+
+
+def test_the_words_of_results_say_the_same_in_both_languages():
+    english, chinese = (dict(leaves(read_texts(SUMMARY, language))) for language in LANGUAGES)
+    assert list(english) == list(chinese)
+    assert [path for path, text in english.items() if fields(text) != fields(chinese[path])] == []
+    for texts in (english, chinese):
+        assert [fault for text in texts.values() for fault in faults(re.sub(r"\{[^}]*\}", "0", text))] == []
+    assert set(GROUPS) == set(read_texts(SUMMARY, "en")["groups"])
+    assert {*get_args(Verdict), "failed"} == set(read_texts(SUMMARY, "en")["verdicts"])
+    assert set(get_args(Size)) == set(read_texts(SUMMARY, "en")["sizes"])
+
+
+def test_a_text_of_results_is_filled_in_its_language_and_a_missing_one_is_an_error():
+    verdict = text_of("verdicts", "not supported")
+    assert text_of("heading", name="mask", verdict=verdict) == Words("mask: not supported", "mask：不成立")
+    with pytest.raises(KeyError, match=r"verdicts\.none"):
+        text_of("verdicts", "none")
+    with pytest.raises(KeyError, match="verdict"):
+        text_of("heading", name="mask")

@@ -63,7 +63,7 @@ def test_the_language_is_that_of_the_system_unless_given(run, here, monkeypatch,
         assert "方差" not in run("claims", *command, "--language", "en")[1]
 
 
-def test_the_small_form_says_that_it_does_not_decide(run, here):
+def test_the_small_size_says_that_it_does_not_decide(run, here):
     out = run("claims", "run", "variance", "--small", "--language", "en")[1]
     assert "variance: supported (small, " in out and "the verdict may differ without --small" in out
     assert "不加 --small" in run("claims", "run", "variance", "--small", "--language", "zh")[1]
@@ -98,8 +98,8 @@ def test_groups_and_all_stand_for_their_claims(run, here):
     [
         (("run",), "no claim is named"),
         (("run", "varianze"), "did you mean 'variance'"),
-        (("run", "variance", "--full", "--small"), "two sizes"),
-        (("run", "variance", "--out", "a", "--report", "b"), "leave --out out"),
+        (("run", "variance", "--full", "--small"), "--full and --small cannot be used together"),
+        (("run", "variance", "--out", "a", "--report", "b"), "Leave out --out"),
         (("report", "nowhere"), "no results of claims"),
     ],
 )

@@ -1,4 +1,7 @@
-"""Results in words, in both languages: verdicts, counts, numbers with their intervals."""
+"""Results in words, in both languages: verdicts, counts, numbers with their intervals.
+
+The texts are in `summary.en.toml` and `summary.zh.toml`, those of the report and of `mingyue claims` included.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,42 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
-from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Claim, Measurement, Number, Size, Verdict
+from mingyue.claims.claim import SUPPORTED, Claim, Measurement, Number, Verdict
 from mingyue.claims.result import Result
+from mingyue.claims.wording import Wording
 from mingyue.words import Language, TextTable, Words
 
-GROUP_TITLES = {
-    "scaling": Words("Scaling by √d_k", "除以 √d_k"),
-    "attention": Words("Attention", "注意力"),
-    "heads": Words("Heads", "多头"),
-    "blocks": Words("Blocks", "层的其他部分"),
-    "embeddings": Words("Embeddings and positions", "嵌入与位置"),
-    "likelihood": Words("Likelihood", "似然"),
-}
-FAILED = Words("could not be tested", "未能检验")
-_VERDICTS: dict[Verdict, Words] = {
-    SUPPORTED: Words(SUPPORTED, "成立"),
-    CORRECTED: Words(CORRECTED, "修正后成立"),
-    NOT_SUPPORTED: Words(NOT_SUPPORTED, "不成立"),
-}
-_SIZES: dict[Size, Words] = {
-    "small": Words("small", "小型"),
-    "report": Words("report", "报告"),
-    "full": Words("full", "完整"),
-}
+
+def text_of(*path: str, **values: object) -> Words:
+    """A text of `summary.en.toml` and `summary.zh.toml`, filled with values (of `Words`, the same language).
+
+    Raises `KeyError` for a text or a value that does not exist.
+    """
+    return Words(_text("en", path, values), _text("zh", path, values))
+
+
+def _text(language: Language, path: Sequence[str], values: dict[str, object]) -> str:
+    own = {name: value.of(language) if isinstance(value, Words) else value for name, value in values.items()}
+    text = Wording(__name__, language, own).text(*path)
+    if not text:
+        raise KeyError(f"no text {'.'.join(path)} in the words of the summary")
+    return text
+
+
+def columns_of(table: str, *names: str) -> tuple[Words, ...]:
+    """The headings of the columns of a table."""
+    return tuple(text_of("tables", table, "columns", name) for name in names)
 
 
 def verdict_of(result: Result) -> Words:
     """The verdict in words, or that the claim could not be tested."""
-    return FAILED if result.finding is None else _VERDICTS[result.finding.verdict]
+    return text_of("verdicts", "failed" if result.finding is None else result.finding.verdict)
 
 
 def reason_of(result: Result) -> Words:
-    """Why: the reason of the finding, or the error."""
+    """The reason of the finding, or the error."""
     return Words(result.error or "", result.error or "") if result.finding is None else result.finding.reason
 
 
@@ -48,49 +54,42 @@ def correction_of(claim: Claim, result: Result) -> Words | None:
     return None if result.finding is None or result.finding.verdict == SUPPORTED else claim.correction
 
 
-def size_of(result: Result) -> Words:
-    """The size of the trial."""
-    return _SIZES[result.size]
+def line_of(result: Result) -> Words:
+    """One line: name, verdict, size, time, reason."""
+    return text_of(
+        "line",
+        name=result.name,
+        verdict=verdict_of(result),
+        size=text_of("sizes", result.size),
+        seconds=result.seconds,
+        reason=reason_of(result),
+    )
 
 
 def caution(results: Sequence[Result]) -> Words | None:
-    """A caution where some results are of the small form; None where none is."""
+    """A caution where some results are of the small size; None where none is."""
     small = sum(result.size == "small" for result in results)
     if not small:
         return None
-    english = "" if small == len(results) else f"{small} of {len(results)} are of the small form. "
-    chinese = "" if small == len(results) else f"其中 {small} 条用的是小型。"
-    return Words(
-        f"{english}The small form is too short for some effects: the verdict may differ without --small.",
-        f"{chinese}小型对有些效应来说太短：结论可能与不加 --small 时不同。",
-    )
+    general = text_of("small_all")
+    if small == len(results):
+        return general
+    return text_of("small_some", small=small, count=len(results), small_all=general)
 
 
-def left_behind(finished: int, folder: Path) -> Words:
-    """What an interrupted run has saved, and how to write the report of it."""
-    command = f"`mingyue claims report {shlex.quote(str(folder))}`"
-    return Words(
-        f"Finished before the interruption: {finished}, saved in {folder}. {command} writes the report of them.",
-        f"停下之前已完成 {finished} 条，结果留在 {folder}。{command} 用已有的结果写出网页。",
-    )
-
-
-def how_to_test(count: int) -> Words:
-    """The line below a list of claims."""
-    return Words(
-        f"{count} claims. `mingyue claims run NAME` tests one; `mingyue claims run all --report DIR` all.",
-        f"共 {count} 条。`mingyue claims run NAME` 检验一条，`mingyue claims run all --report DIR` 检验全部。",
-    )
+def saved_before_interruption(finished: int, folder: Path) -> Words:
+    """How many results an interrupted run has saved, and the command that writes a report of them."""
+    command = f"mingyue claims report {shlex.quote(str(folder))}"
+    return text_of("interrupted", finished=finished, folder=folder, command=command)
 
 
 def counts(results: Sequence[Result]) -> Words:
     """One line: how many claims have each verdict, and how many could not be tested."""
-    found = Counter(verdict_of(result).en for result in results)
-    kinds = [*_VERDICTS.values(), *([FAILED] if found[FAILED.en] else [])]
-    english = ", ".join(f"{kind.en}: {found[kind.en]}" for kind in kinds)
-    chinese = "，".join(f"{kind.zh} {found[kind.en]} 条" for kind in kinds)
-    plural = "" if len(results) == 1 else "s"
-    return Words(f"{len(results)} claim{plural} tested. {english}.", f"共检验 {len(results)} 条论断：{chinese}。")
+    found = Counter("failed" if result.finding is None else result.finding.verdict for result in results)
+    kinds = [*get_args(Verdict), *(["failed"] if found["failed"] else [])]
+    parts = [text_of("verdict_count", verdict=text_of("verdicts", kind), count=found[kind]) for kind in kinds]
+    listed = Words(", ".join(part.en for part in parts), "，".join(part.zh for part in parts))
+    return text_of("tested_one" if len(results) == 1 else "tested", count=len(results), verdicts=listed)
 
 
 def number_text(number: Number) -> str:
@@ -105,19 +104,18 @@ def number_text(number: Number) -> str:
 
 
 def numbers_table(claim: Claim, measurement: Measurement, language: Language) -> TextTable:
-    """What was measured: each number with its name in words and its interval."""
+    """Each number of the measurement with its label and its interval."""
     rows = [
         (claim.labels[name].of(language) if name in claim.labels else name, number_text(number))
         for name, number in measurement.numbers.items()
     ]
-    if language == "zh":
-        return TextTable("测得的数", ("量", "值 [区间]"), rows)
-    return TextTable("What was measured", ("quantity", "value [interval]"), rows)
+    columns = [column.of(language) for column in columns_of("numbers", "quantity", "value")]
+    return TextTable(text_of("tables", "numbers", "title").of(language), columns, rows)
 
 
 def command_of(result: Result) -> str:
-    """The command that tests the claim again in the same way."""
-    size = {"small": " --small", "report": "", "full": " --full"}[result.size]
+    """The command that repeats the test with the same size and seed."""
+    size = "" if result.size == "report" else f" --{result.size}"
     return f"mingyue claims run {result.name}{size} --seed {result.seed}"
 
 

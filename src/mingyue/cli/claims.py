@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from mingyue.cli.main import FAULT, OK
 from mingyue.cli.screen import language_of_system, remark, show, stdout, table, write, write_json
 from mingyue.errors import SettingsError
+from mingyue.words import Language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 claims = App(name="claims", help_format="plaintext")
 
-_NAMES = "Names of claims or of groups, as `mingyue claims list` shows them; all = every claim."
-_FULL = "The full form: larger models and more seeds, minutes a claim."
-_SMALL = "The small form: seconds a claim; too short for some effects, so a verdict can be another than without it."
-_SEED = "Base of every seed: the same seed gives the same numbers, measured times apart."
-_OUT = "Folder for the results, one JSON file a claim."
+_NAMES = "Names of claims or groups, as in `mingyue claims list`; all = every claim."
+_FULL = "Larger models and more seeds: minutes per claim."
+_SMALL = "Smaller models and fewer seeds: seconds per claim. Too short for some effects, so verdicts may differ."
+_SEED = "Base of every seed: the same seed gives the same numbers, except for measured times."
+_OUT = "Folder for the results, one JSON file per claim."
 _REPORT = "Folder for a report: index.html, REPORT.md, REPORT.zh.md, figures, and the results in results."
-_WORKERS = "Claims tested at a time, each in a process of one thread."
-_LANGUAGE = "Language of what is printed; none = Chinese where the system's language is, else English."
-_FOLDER = "A folder that `mingyue claims run --report` or `--out` has written to."
+_WORKERS = "Number of claims tested in parallel, each in a process of one thread."
+_LANGUAGE = "Language of the output. [default: from the system's locale]"
+_FOLDER = "Folder written by `mingyue claims run --report` or `--out`."
 _STYLES = {"supported": "green", "supported with a correction": "yellow", "not supported": "red"}
 
 
@@ -36,25 +37,25 @@ _STYLES = {"supported": "green", "supported with a correction": "yellow", "not s
 def list_(
     *,
     json: Annotated[bool, Parameter(negative=(), help="Print JSON instead of a table.")] = False,
-    language: Annotated[Literal["en", "zh"] | None, Parameter(help=_LANGUAGE)] = None,
+    language: Annotated[Language | None, Parameter(help=_LANGUAGE)] = None,
 ) -> None:
-    """List the claims by group, each with what it says."""
+    """List the claims by group."""
     from mingyue.claims.registry import find, written
-    from mingyue.claims.summary import GROUP_TITLES, how_to_test
+    from mingyue.claims.summary import columns_of, text_of
 
     spoken = language or language_of_system()
     known = [find(name) for name in written()]
     if json:
         write_json([{"name": one.name, "group": one.group, "claim": one.claim.of(spoken)} for one in known])
         return
-    rows = table(*(("组", "名称", "论断") if spoken == "zh" else ("group", "name", "claim")))
+    rows = table(*(heading.of(spoken) for heading in columns_of("claims", "group", "name", "claim")))
     before = ""
     for one in known:
-        group = GROUP_TITLES[one.group].of(spoken)
+        group = text_of("groups", one.group).of(spoken)
         rows.add_row("" if group == before else group, one.name, one.claim.of(spoken))
         before = group
     show(rows)
-    write(f"\n{how_to_test(len(known)).of(spoken)}\n")
+    write(f"\n{text_of('how_to_test', count=len(known)).of(spoken)}\n")
 
 
 @claims.command
@@ -66,9 +67,9 @@ def run(
     out: Annotated[Path | None, Parameter(help=_OUT)] = None,
     report: Annotated[Path | None, Parameter(help=_REPORT)] = None,
     workers: Annotated[int, Parameter(help=_WORKERS)] = 2,
-    language: Annotated[Literal["en", "zh"] | None, Parameter(help=_LANGUAGE)] = None,
+    language: Annotated[Language | None, Parameter(help=_LANGUAGE)] = None,
 ) -> int:
-    """Test claims: what was predicted, what was measured, and the verdict that follows from the numbers.
+    """Test claims: print the prediction, the measurement, and the verdict computed from its numbers.
 
     mingyue claims run variance
 
@@ -76,14 +77,17 @@ def run(
     """
     wanted = _expand(names)
     if full and small:
-        raise SettingsError("--full and --small are two sizes: leave one out")
+        raise SettingsError("--full and --small cannot be used together", advice="Leave out one of them.")
     if out is not None and report is not None:
-        raise SettingsError("--report keeps the results too, in its folder results: leave --out out")
+        raise SettingsError(
+            "--out and --report cannot be used together",
+            advice="Leave out --out: --report saves the results in its folder results.",
+        )
 
     from mingyue.claims.claim import Trial
     from mingyue.claims.report import PAGE, RESULTS, check_drawing, write_report
     from mingyue.claims.run import run_claims
-    from mingyue.claims.summary import caution, counts, left_behind
+    from mingyue.claims.summary import caution, counts, saved_before_interruption
 
     spoken, kept = language or language_of_system(), report or out
     if report is not None:
@@ -106,14 +110,14 @@ def run(
             write(f"{report / PAGE}\n")
     except KeyboardInterrupt:
         if kept is not None and screen.finished:
-            remark(left_behind(screen.finished, kept).of(spoken))
+            remark(saved_before_interruption(screen.finished, kept).of(spoken))
         raise
     return FAULT if any(result.failed for result in results) else OK
 
 
 @claims.command(name="report")
 def report_(folder: Annotated[Path, Parameter(help=_FOLDER)], /) -> None:
-    """Write the report again from saved results, without testing anything."""
+    """Write a report from saved results, without testing again."""
     from mingyue.claims.report import PAGE, load_results, write_report
 
     for note in write_report(folder, load_results(folder)):
@@ -126,7 +130,7 @@ def _expand(names: Sequence[str]) -> list[str]:
     from mingyue.claims.registry import GROUPS, NAMES
 
     if not names:
-        raise SettingsError("no claim is named", advice="Name some, or `all`. `mingyue claims list` shows them.")
+        raise SettingsError("no claim is named", advice="Give names, or `all`. `mingyue claims list` lists them.")
     found: list[str] = []
     for name in names:
         found += NAMES if name == "all" else GROUPS.get(name, (name,))
@@ -134,14 +138,14 @@ def _expand(names: Sequence[str]) -> list[str]:
 
 
 class _Screen:
-    """A bar while claims are tested, and, of several, a line for each that is finished."""
+    """A progress bar while claims are tested, and a line for each finished claim where there are several."""
 
-    def __init__(self, language: Literal["en", "zh"], *, lines: bool) -> None:
-        self._language: Literal["en", "zh"] = language
+    def __init__(self, language: Language, *, lines: bool) -> None:
+        self._language: Language = language
         self._lines = lines
         self._live: Live
         self.finished = 0
-        """Claims of which there is a result."""
+        """Number of claims with a result."""
 
     def __enter__(self) -> _Screen:
         from mingyue.cli.live import Live
@@ -154,7 +158,7 @@ class _Screen:
         self._live.clear()
 
     def state(self, state: State) -> None:
-        """Show how far it is."""
+        """Show the progress."""
         self.finished = state.done
         if state.finished is not None and self._lines:
             self._live.clear()
@@ -162,20 +166,21 @@ class _Screen:
         self._live.show("claims", state.done, state.total, [f"{state.done}/{state.total}", *state.running])
 
 
-def _show_line(result: Result, language: Literal["en", "zh"]) -> None:
+def _show_line(result: Result, language: Language) -> None:
     from rich.text import Text
 
-    from mingyue.claims.summary import reason_of, size_of, verdict_of
+    from mingyue.claims.summary import line_of, verdict_of
 
     style = "red" if result.finding is None else _STYLES[result.finding.verdict]
-    size, reason = size_of(result).of(language), reason_of(result).of(language)
-    how = f"（规模：{size}，{result.seconds:.0f} 秒）。" if language == "zh" else f" ({size}, {result.seconds:.0f} s). "
-    line = Text.assemble((result.name, "bold"), ": ", (verdict_of(result).of(language), style), how, reason)
+    line, verdict = Text(line_of(result).of(language)), verdict_of(result).of(language)
+    line.stylize("bold", 0, len(result.name))
+    start = line.plain.index(verdict, len(result.name))
+    line.stylize(style, start, start + len(verdict))
     stdout().print(line)
 
 
-def _show_whole(result: Result, language: Literal["en", "zh"]) -> None:
-    """All about one claim."""
+def _show_whole(result: Result, language: Language) -> None:
+    """The claim, its numbers, its verdict and its correction."""
     from mingyue.claims.registry import find
     from mingyue.claims.summary import correction_of, numbers_table
 

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.charts import BarChart, ScatterChart
-from mingyue.claims.claim import Finding, Measurement, Number, Numbers, Trial
-from mingyue.claims.old_form import OldClaim
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
+from mingyue.claims.figures import Bars, Points
 from mingyue.claims.training import seeds, tiny
 from mingyue.training.cross_entropy import linear_cross_entropy
 from mingyue.training.loss import loss_of_logits
-from mingyue.words import Language, Words
-
-if TYPE_CHECKING:
-    from mingyue.charts import Chart
 
 EQUAL = 1e-5
-"""Most that losses may differ (as a share) and gradients (as a share of the largest)."""
+"""Largest relative difference of losses, and of gradients (relative to the largest component)."""
 SMOOTHING = 0.1
 _VOCABULARY = 40
-_WAYS = {
-    "value": Words("−Σ y log ŷ against −log P: loss", "−Σ y log ŷ 与 −log P：损失"),
-    "gradient": Words("−Σ y log ŷ against −log P: gradient", "−Σ y log ŷ 与 −log P：梯度"),
-    "residual": Words("gradient at the logits against ŷ − y", "logit 处的梯度与 ŷ − y"),
-    "training": Words("the loss that training uses, with gradients", "训练所用的损失及其梯度"),
-}
+_WAYS = ("value", "gradient", "residual", "training")
 
 
 def measure(trial: Trial) -> Measurement:
@@ -61,7 +50,7 @@ def measure(trial: Trial) -> Measurement:
                 for r, g, y in zip(residual_NV[:4].flatten(), log_gradient[:4].flatten(), one_hot_NV[:4].flatten(),
                                    strict=True)
             ]  # fmt: skip
-    numbers = {way: Number(max(apart), min(apart), max(apart)) for way, apart in found.items()}
+    numbers = {way: Number.largest(apart) for way, apart in found.items()}
     bars = [{"way": way, "value": number.value} for way, number in numbers.items()]
     numbers["smoothed"] = Number.mean(smoothed)
     return Measurement(numbers, {"points": points, "apart": bars})
@@ -99,80 +88,21 @@ def _of_training(x_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, log_loss: f
     )
 
 
-def judge(numbers: Numbers) -> Finding:
+def judge(numbers: Numbers) -> Judgement:
     """Equal in value and gradient, and not equal once targets are not one-hot."""
-    value = {name: number.value for name, number in numbers.items()}
+    value = values(numbers)
     equal = all(value[way] <= EQUAL for way in _WAYS)
     condition = value["smoothed"] > 100 * EQUAL
-    return Finding(
-        "supported" if equal and condition else "not supported",
-        Words(
-            f"Losses differ by {value['value']:.1g} of their size, gradients by {value['gradient']:.1g}; the gradient "
-            f"at "
-            f"the logits is ŷ − y to {value['residual']:.1g}; the loss of training agrees to {value['training']:.1g}. "
-            f"With targets that are not one-hot (label smoothing {SMOOTHING:g}) the gradients differ by "
-            f"{value['smoothed']:.1%}.",
-            f"两种损失相对相差 {value['value']:.1g}，梯度相差 {value['gradient']:.1g}；logit 处的梯度就是 ŷ − y"
-            f"（误差 {value['residual']:.1g}）；训练所用的损失与之相差 {value['training']:.1g}。"
-            f"目标不是 one-hot 时（标签平滑 {SMOOTHING:g}），梯度相差 {value['smoothed']:.1%}。",
-        ),
-    )
+    return Judgement.when(equal and condition, "found")
 
 
-def draw(measurement: Measurement, language: Language) -> Sequence[Chart]:
-    """The gradient by autograd against ŷ − y, and how far apart things are."""
-    zh = language == "zh"
-    kind = {0: "其他字" if zh else "other tokens", 1: "目标字" if zh else "the target"}
-    points = [{**row, "kind": kind[row["target"]]} for row in measurement.tables["points"]]
-    bars = [{"way": _WAYS[row["way"]].of(language), "value": max(row["value"], 1e-12)}
-            for row in measurement.tables["apart"]]  # fmt: skip
-    return [
-        ScatterChart(
-            "logit 处的梯度就是 ŷ − y" if zh else "The gradient at the logits is ŷ − y",
-            points,
-            x="residual",
-            y="gradient",
-            series="kind",
-            x_title="ŷ − y",
-            y_title="∂(−log P)/∂logit",
-        ),
-        BarChart(
-            "最大相对差" if zh else "Largest relative differences",
-            bars,
-            x="way",
-            y="value",
-            y_title="相对差" if zh else "relative difference",
-            log_y=True,
-            rules=[(EQUAL, "容差" if zh else "tolerance")],
-        ),
-    ]
-
-
-CLAIM = OldClaim(
-    name="cross-entropy",
-    group="likelihood",
-    claim=Words(
-        "Minimising the negative log likelihood is minimising the cross-entropy with one-hot targets.",
-        "最小化负对数似然，就是最小化目标为 one-hot 的交叉熵。",
-    ),
-    prediction=Words(
-        f"−log P(target) and −Σ y log ŷ are equal to {EQUAL:g} in value and in gradient, the gradient at the logits "
-        f"is ŷ − y, "
-        "and the loss that training uses is the same. With targets that are not one-hot the gradients differ.",
-        f"−log P(目标) 与 −Σ y log ŷ 的值和梯度都相等（误差 {EQUAL:g}），logit 处的梯度是 ŷ − y，"
-        f"训练所用的损失也与之相同。"
-        "目标不是 one-hot 时，梯度不等。",
-    ),
-    method=Words(
-        "The logits of a small model on random texts. Each loss is written out as its formula, and differentiated by "
-        "autograd; beside them the two losses of this library's training.",
-        "小模型在随机文本上的 logit。两种损失都按公式写出，由 autograd 求导；并与本库训练所用的两种实现比较。",
-    ),
+CLAIM = Claim(
+    __name__,
     measure=measure,
     judge=judge,
-    draw=draw,
-    labels={
-        **_WAYS,
-        "smoothed": Words("with label smoothing: gradient, relative difference", "标签平滑时梯度的相对差"),
-    },
+    figures=[
+        Points("points", x="residual", y="gradient", series="target"),
+        Bars("apart", x="way", interval=None, log_y=True, floor=1e-12, rules={"tolerance": EQUAL}),
+    ],
+    seconds=1,
 )
