@@ -32,9 +32,8 @@ def measure(trial: Trial) -> Measurement:
     table_PM = sinusoid_table(_LAST + 1, width).double()
     spread = float(max(_spread(table_PM, shift) for shift in shifts))
     distance_K = _distances(table_PM)
-    frequency_I = torch.atan2(
-        table_PM[1, 0::2], table_PM[1, 1::2]
-    )  # radians from one position to the next
+    # Radians by which each pair turns from one position to the next.
+    frequency_I = torch.atan2(table_PM[1, 0::2], table_PM[1, 1::2])
     different = int((frequency_I.diff().abs() > 1e-9).sum()) + 1
     circle = (table_PM[:, 0::2].square() + table_PM[:, 1::2].square() - 1).abs().max()
     numbers = {
