@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
-from mingyue.claims.embeddings.villages import ANIMALS, LEXICON, NUMERALS, SEASONS, Told, villages
+from mingyue.claims.embeddings.villages import ANIMALS, LEXICON, NUMERALS, SEASONS, KnownSentence, villages
 from mingyue.claims.figures import Bars
 from mingyue.claims.training import fit, seeds, tiny
 from mingyue.models import DecoderOnly
@@ -61,7 +61,7 @@ def measure(trial: Trial) -> Measurement:
     return Measurement(numbers, {"losses": losses, "shares": shares})
 
 
-def _train(arm: str, text: Sequence[Told], *, d_model: int, steps: int, seed: int) -> DecoderOnly:
+def _train(arm: str, text: Sequence[KnownSentence], *, d_model: int, steps: int, seed: int) -> DecoderOnly:
     """A model of one block, not tied, so that the arms differ in the embedding table alone."""
     model = tiny(len(LEXICON), context=_LONGEST, d_model=d_model, n_layers=1, seed=seed, tied_output=False)
     table = model.embedding.weight
@@ -82,11 +82,11 @@ def _train(arm: str, text: Sequence[Told], *, d_model: int, steps: int, seed: in
     return model
 
 
-def _rows(text: Sequence[Told]) -> Tensor:
+def _rows(text: Sequence[KnownSentence]) -> Tensor:
     """ids_BT: one sentence in each row, 。 before it, padded with `_NO_WORD`."""
     rows_BT = torch.full((len(text), _LONGEST), _NO_WORD)
-    for row_T, told in zip(rows_BT, text, strict=True):
-        ids = LEXICON.ids(("。", *told.words))
+    for row_T, sentence in zip(rows_BT, text, strict=True):
+        ids = LEXICON.ids(("。", *sentence.words))
         row_T[: len(ids)] = torch.tensor(ids)
     return rows_BT
 
@@ -98,20 +98,20 @@ def _loss(model: DecoderOnly, ids_BT: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _excess(model: DecoderOnly, held: Sequence[Told]) -> float:
+def _excess(model: DecoderOnly, held: Sequence[KnownSentence]) -> float:
     """Held-out loss in nats per word, less that of the language itself on the same sentences."""
-    n_words = sum(len(told.words) for told in held)
-    return float(_loss(model, _rows(held))) + sum(told.log_probability for told in held) / n_words
+    n_words = sum(len(sentence.words) for sentence in held)
+    return float(_loss(model, _rows(held))) + sum(sentence.log_probability for sentence in held) / n_words
 
 
-def pretrained_vectors(text: Sequence[Told], d_model: int) -> Tensor:
+def pretrained_vectors(text: Sequence[KnownSentence], d_model: int) -> Tensor:
     """Pretrained vectors [V, M]: positive pointwise mutual information of words at most two apart, then an SVD.
 
     Levy & Goldberg 2014 show that skip-gram with negative sampling factors a matrix of this kind.
     """
     count_VV = np.zeros((len(LEXICON), len(LEXICON)))
-    for told in text:
-        ids = np.array(LEXICON.ids(told.words))
+    for sentence in text:
+        ids = np.array(LEXICON.ids(sentence.words))
         for apart in (1, 2):
             np.add.at(count_VV, (ids[:-apart], ids[apart:]), 1)
     count_VV += count_VV.T
