@@ -45,7 +45,7 @@ CLAIMS = {
     ],
 )
 def test_the_small_form_gives_the_verdict_that_is_true(name, verdict):
-    found = CLAIMS[name].judge(small(name).numbers)
+    found = CLAIMS[name].finding(small(name).numbers)
     assert found.verdict == verdict, found.reason.en
 
 
@@ -62,7 +62,7 @@ def test_tying_saves_one_table_exactly_and_its_gradient_is_the_sum_of_two():
 
 def test_a_few_steps_are_enough_to_see_that_plain_rotary_does_not_carry_and_a_window_carries_further():
     rise = {reader: value("longer", f"rise_{reader}") for reader in ("rotary", "scaled", "window")}
-    assert rise["rotary"] > longer.CARRIES
+    assert rise["rotary"] > longer.TOLERANCE
     assert rise["rotary"] > rise["scaled"] > rise["window"]
     assert value("longer", "within_window") == pytest.approx(value("longer", "within_rotary"), abs=1e-5)
 
@@ -117,7 +117,7 @@ def test_each_number_has_words_and_the_figures_draw_in_both_languages(name):
     claim, measurement = CLAIMS[name], small(name)
     assert set(measurement.numbers) == set(claim.labels)
     json.dumps(measurement.tables, allow_nan=False)
-    reason = claim.judge(measurement.numbers).reason
+    reason = claim.finding(measurement.numbers).reason
     assert "{" not in reason.en + reason.zh
     titles = []
     for language in ("en", "zh"):
@@ -161,7 +161,7 @@ def test_a_numeral_is_more_or_less_than_another():
 
 
 def test_vectors_from_counts_put_words_of_one_company_together():
-    table = trained_embedding.vectors_beforehand(villages.villages(3000, seed=0), 16)
+    table = trained_embedding.pretrained_vectors(villages.villages(3000, seed=0), 16)
     unit = torch.nn.functional.normalize(table, dim=1)
 
     def cosine(one: str, other: str) -> float:
@@ -229,5 +229,5 @@ def test_the_same_weights_can_be_read_in_another_way():
     ],
 )
 def test_the_form_for_the_report_gives_its_verdict(name, verdict):
-    found = CLAIMS[name].judge(CLAIMS[name].measure(Trial("report")).numbers)
+    found = CLAIMS[name].finding(CLAIMS[name].measure(Trial("report")).numbers)
     assert found.verdict == verdict, found.reason.en

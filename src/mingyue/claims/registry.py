@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import cast
 
 from mingyue.claims.claim import Claim
-from mingyue.claims.old_form import OldClaim
 from mingyue.config import nearest
 from mingyue.errors import SettingsError
 
@@ -58,8 +56,8 @@ def group_of(name: str) -> str:
 def find(name: str) -> Claim:
     """The claim of that name. Raises `SettingsError` for a name that does not exist."""
     claim = importlib.import_module(_module(name)).CLAIM
-    assert isinstance(claim, (Claim, OldClaim))
-    return cast(Claim, claim)
+    assert isinstance(claim, Claim)
+    return claim
 
 
 def written() -> list[str]:

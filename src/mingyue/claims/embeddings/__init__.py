@@ -1,1 +1,1 @@
-"""Where vectors come from, and how a token knows its place."""
+"""Claims about embeddings and positions."""

@@ -20,7 +20,7 @@ _HELD_OUT = 0.1
 
 @dataclass(frozen=True)
 class Text:
-    """A text in ids. What is held out is its end; the vocabulary comes from the rest."""
+    """A text in ids. Its end is held out; the vocabulary comes from the rest."""
 
     train_N: Tensor
     held_N: Tensor
@@ -28,7 +28,7 @@ class Text:
     held_characters: int
 
     def batch(self, rows: int, length: int, seed: int, step: int) -> Tensor:
-        """ids_BT: `rows` stretches of the training part, from places that are a pure function of seed and step."""
+        """ids_BT: `rows` stretches of the training part, from positions that are a pure function of seed and step."""
         generator = torch.Generator().manual_seed(derive_seed(seed, "stretches", step))
         start_B1 = torch.randint(len(self.train_N) - length + 1, (rows, 1), generator=generator)
         return self.train_N[start_B1 + torch.arange(length)]
@@ -59,7 +59,7 @@ def python_docs(pieces: int | None = None) -> Text:
 
 @torch.no_grad()
 def token_losses(model: DecoderOnly, ids_BT: Tensor, *, rows: int = 32) -> Tensor:
-    """−log P of ids_BT[:, 1:], each given what stands before it: [B, T − 1], in nats. `rows` at a time."""
+    """−log P of ids_BT[:, 1:], each given the tokens before it: [B, T − 1], in nats. `rows` at a time."""
     parts = list[Tensor]()
     for part_BT in ids_BT.split(rows):
         logits_BTV = model(part_BT[:, :-1])
@@ -68,7 +68,7 @@ def token_losses(model: DecoderOnly, ids_BT: Tensor, *, rows: int = 32) -> Tenso
 
 
 def changed(model: DecoderOnly, **changes: object) -> DecoderOnly:
-    """The same weights read in another way: a model of a changed config whose weights have the same shapes."""
+    """The same weights in another configuration: a model of a changed config whose weights have the same shapes."""
     other = build_model(model.config.replace(**changes), seed=0)
     other.load_state_dict(model.state_dict())
     return other.eval()

@@ -1,8 +1,8 @@
-"""A small language of which everything is known: sentences about a village, each with its probability.
+"""A small language with known probabilities: sentences about a village, each with its probability.
 
-Words of one kind (animals, numerals, seasons…) stand in the same places, yet each has its own company: an animal eats
-some things rather than others, a season has its weather, a numeral is more or less than another. So vectors of one kind
-should be near one another, and a model that makes them all alike loses.
+Words of one kind (animals, numerals, seasons…) occur at the same positions, yet each has its own context: an animal
+eats some things rather than others, a season has its weather, a numeral is more or less than another. So vectors of one
+kind should be near one another, and a model that makes them all alike has a higher loss.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ LEXICON = Lexicon(
         *_QUALITIES, *_DEEDS, *"在只喜欢吃不，用喂的到了变比多少非常望着说很开追跑", "：",
     )
 )  # fmt: skip
-"""Every word of the language; 。 is the first, and stands before each sentence too."""
+"""Every word of the language; 。 is the first, and begins each sentence, too."""
 
 _LIKES = 0.3
-"""Chance of each of the two things that go with a word; all others share the rest."""
+"""Probability of each of the two words that a word prefers; all of the kind share the rest."""
 
 
 @dataclass(frozen=True)
 class _Liked:
-    """A word of `kind` by the taste of the word at `place` of the sentence."""
+    """A word of `kind`, by the preferences of the word at `position` of the sentence."""
 
-    place: int
+    position: int
     kind: Sentence
 
 
 @dataclass(frozen=True)
 class _Other:
-    """Another word of the kind of the one at `place`."""
+    """Another word of the same kind as the one at `position`."""
 
-    place: int
+    position: int
 
 
 @dataclass(frozen=True)
 class _Again:
-    """The word at `place` once more."""
+    """The word at `position` once more."""
 
-    place: int
+    position: int
 
 
 @dataclass(frozen=True)
 class _MoreOrLess:
-    """How the numeral at place 0 compares with the one at place 2."""
+    """How the numeral at position 0 compares with the one at position 2."""
 
 
 _Part = str | Sentence | _Liked | _Other | _Again | _MoreOrLess
-# A word is itself, a tuple any of its words. Each shape has a word at a place that tells it from all others, so a
-# sentence has one derivation, and its probability is the product of what was drawn.
+# A string is that word, a tuple any of its words. Each shape has a word at a position that no other shape has there, so
+# a sentence has one derivation, and its probability is the product of the probabilities of what was drawn.
 _SHAPES: tuple[tuple[_Part, ...], ...] = (
     (_PEOPLE, "在", _PLACES, _DEEDS, NUMERALS, "只", ANIMALS, "。"),
     (ANIMALS, "喜", "欢", "吃", _Liked(0, _FOODS), "，", "不", "喜", "欢", _COLOURS, "。"),
@@ -83,45 +83,45 @@ _SHAPES: tuple[tuple[_Part, ...], ...] = (
 
 
 @dataclass(frozen=True)
-class Told:
+class KnownSentence:
     """A sentence, and the natural logarithm of its probability among all sentences."""
 
     words: Sentence
     log_probability: float
 
 
-def villages(count: int, seed: int) -> list[Told]:
-    """So many sentences, each ending with 。, drawn independently. A pure function of the seed."""
+def villages(count: int, seed: int) -> list[KnownSentence]:
+    """`count` sentences, each ending with 。, drawn independently. A pure function of the seed."""
     draw = generator(seed, "villages")
-    return [_tell(draw) for _ in range(count)]
+    return [_sentence(draw) for _ in range(count)]
 
 
-def _tell(draw: random.Random) -> Told:
+def _sentence(draw: random.Random) -> KnownSentence:
     shape = draw.choice(_SHAPES)
     words, log_probability = list[str](), -math.log(len(_SHAPES))
     for part in shape:
-        choices, chances = _choices(part, shape, words)
-        number = draw.choices(range(len(choices)), chances)[0]
-        log_probability += math.log(chances[number])
+        choices, probabilities = _choices(part, shape, words)
+        number = draw.choices(range(len(choices)), probabilities)[0]
+        log_probability += math.log(probabilities[number])
         words.append(choices[number])
-    return Told(tuple(words), log_probability)
+    return KnownSentence(tuple(words), log_probability)
 
 
 def _choices(part: _Part, shape: tuple[_Part, ...], words: list[str]) -> tuple[Sentence, list[float]]:
-    """The words that may come, and their chances."""
+    """The words that may come next, and their probabilities."""
     match part:
         case str():
             choices: Sentence = (part,)
-        case _Liked(place, kind):
-            number = _kind(shape, place).index(words[place])
-            chances = [(1 - 2 * _LIKES) / len(kind)] * len(kind)
+        case _Liked(position, kind):
+            number = _kind(shape, position).index(words[position])
+            probabilities = [(1 - 2 * _LIKES) / len(kind)] * len(kind)
             for liked in (number % len(kind), (2 * number + 3) % len(kind)):
-                chances[liked] += _LIKES
-            return kind, chances
-        case _Other(place):
-            choices = tuple(word for word in _kind(shape, place) if word != words[place])
-        case _Again(place):
-            choices = (words[place],)
+                probabilities[liked] += _LIKES
+            return kind, probabilities
+        case _Other(position):
+            choices = tuple(word for word in _kind(shape, position) if word != words[position])
+        case _Again(position):
+            choices = (words[position],)
         case _MoreOrLess():
             choices = ("多" if NUMERALS.index(words[0]) > NUMERALS.index(words[2]) else "少",)
         case kind:
@@ -129,8 +129,8 @@ def _choices(part: _Part, shape: tuple[_Part, ...], words: list[str]) -> tuple[S
     return choices, [1 / len(choices)] * len(choices)
 
 
-def _kind(shape: tuple[_Part, ...], place: int) -> Sentence:
-    """The kind that stands at a place of a shape."""
-    kind = shape[place]
+def _kind(shape: tuple[_Part, ...], position: int) -> Sentence:
+    """The kind at a position of a shape."""
+    kind = shape[position]
     assert isinstance(kind, tuple)
     return kind
