@@ -4,7 +4,9 @@ A row of the embedding whose id never occurs gets no gradient as an input; as a 
 away from every hidden state, step after step. All such rows drift together, so after one unseen character (a digit in
 a text without digits) the model predicts nothing but more of them. Therefore a small share of the tokens that the model
 reads in training is replaced by spellings of characters that the text does not have, while what it has to predict stays
-the text: it learns to go on after an unknown token. Where that happens is a pure function of (seed, step, row).
+the text: it learns to go on after an unknown token. Each id alone is met too rarely for that, so their rows start equal
+and share one gradient (`training.step`): one vector for all unknown tokens. Where tokens are replaced is a pure
+function of (seed, step, row).
 """
 
 from __future__ import annotations

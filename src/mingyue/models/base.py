@@ -28,6 +28,11 @@ class TransformerBase(nn.Module, Generic[_Config]):
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.embedding_scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
 
+    @property
+    def input_table(self) -> Tensor:
+        """The embedding table of the text that is read: of an encoder-decoder model, that of the source text."""
+        return self.embedding.weight
+
     def every_block(self) -> list[Block]:
         """All blocks, in the order of a forward pass."""
         raise NotImplementedError

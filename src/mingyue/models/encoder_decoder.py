@@ -104,6 +104,11 @@ class EncoderDecoder(TransformerBase[EncoderDecoderConfig]):
             cache.commit()
         return tap(inner, "final", self.decoder.final_norm(x_BTM))
 
+    @property
+    def input_table(self) -> Tensor:
+        """The embedding table of the source text."""
+        return (self.embedding if self.source_embedding is None else self.source_embedding).weight
+
     def every_block(self) -> list[Block]:
         """All blocks, in the order of a forward pass."""
         return [*cast(Iterable[Block], self.encoder.blocks), *cast(Iterable[Block], self.decoder.blocks)]

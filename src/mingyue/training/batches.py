@@ -32,6 +32,10 @@ class BatchSource(Protocol):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a resumed run: a JSON object."""
 
+    @property
+    def unseen(self) -> Sequence[int]:
+        """Ids that no input of the training data uses, but for those that a `Substitution` puts there."""
+
     def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> Sequence[AnyBatch]:
         """The micro-batches of a step, counted from 0: of all of them those of one of so many ranks, dealt in turn."""
 
@@ -92,6 +96,11 @@ class CorpusBatches:
             "rows": self.rows,
             "digest": self.corpus.digest,
         }
+
+    @property
+    def unseen(self) -> Sequence[int]:
+        """Ids that the training text does not use, where a `Substitution` puts some of them into the inputs."""
+        return () if self.substitution is None else self.corpus.unseen
 
     def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> list[Batch]:
         """The micro-batches of a step, counted from 0; only the windows of this rank are read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
@@ -66,6 +66,11 @@ class PairBatches:
             "batch_tokens": self.batch_tokens,
             "digest": self.corpus.digest,
         }
+
+    @property
+    def unseen(self) -> Sequence[int]:
+        """Ids that no source text uses, where a `Substitution` puts some of them into the inputs."""
+        return () if self.substitution is None else self.corpus.source_unseen
 
     def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> list[PairBatch]:
         """The micro-batches of a step, counted from 0; only the pairs of this rank are read."""

@@ -64,10 +64,12 @@ class Stepper:
         label_smoothing: float,
         chunked: bool | None = None,
         scaler: torch.amp.GradScaler | None = None,
+        unseen: Sequence[int] = (),
         ranks: Ranks | None = None,
         stop: StopRequests | None = None,
     ) -> None:
         self.model = model
+        self._unseen = torch.tensor(unseen, dtype=torch.long, device=runtime.device)
         self.optimisers = optimisers
         self.runtime = runtime
         self.seed = seed
@@ -93,6 +95,7 @@ class Stepper:
         optimisers: Optimisers,
         runtime: Runtime,
         settings: TrainSettings,
+        unseen: Sequence[int] = (),
         *,
         ranks: Ranks | None = None,
         stop: StopRequests | None = None,
@@ -107,6 +110,7 @@ class Stepper:
             label_smoothing=settings.optimiser.label_smoothing,
             chunked=settings.batch.chunked_loss,
             scaler=torch.amp.GradScaler(runtime.device.type) if runtime.dtype is torch.float16 else None,
+            unseen=unseen,
             ranks=ranks,
             stop=stop,
         )
@@ -120,6 +124,7 @@ class Stepper:
         nats, tokens = self.backward(step, micro_batches)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimisers)  # type: ignore[arg-type]  # before the norm is taken, so before clipping
+        self._share_unseen_rows()
         norm = self._gradients.norm(self._existing_gradients())
         if self.ranks.size > 1:
             nats = self.ranks.add(nats.double())
@@ -136,6 +141,15 @@ class Stepper:
             self.scaler.step(self.optimisers)  # type: ignore[arg-type]  # leaves the weights alone if a gradient overflowed
             self.scaler.update()
         return result
+
+    def _share_unseen_rows(self) -> None:
+        """Give the rows of unseen ids one gradient, their mean: rows that start equal stay equal, one "unknown token".
+
+        Each is met too rarely to be learnt alone. Not in sharded runs, where a rank holds a part of the rows.
+        """
+        table = self.model.input_table
+        if len(self._unseen) and table.grad is not None and not is_sharded(self.model):
+            table.grad[self._unseen] = table.grad[self._unseen].mean(dim=0)
 
     def backward(self, step: int, micro_batches: Sequence[AnyBatch]) -> tuple[Tensor, int]:
         """Accumulate the gradients of a step, every token with the same weight.

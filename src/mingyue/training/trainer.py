@@ -80,9 +80,9 @@ class Trainer:
             runtime = match_runtime(found, settings, runtime, tell)
         self.runtime = runtime
         if self.model is self.whole:
-            prepare_model(model, settings, runtime)
+            prepare_model(model, settings, runtime, batches.unseen)
         self.optimisers = Optimisers(model, settings.optimiser, peak_rates(settings, model.config, 1), ranks=ranks)
-        self.stepper = Stepper.of(model, self.optimisers, runtime, settings, ranks=ranks, stop=stop)
+        self.stepper = Stepper.of(model, self.optimisers, runtime, settings, batches.unseen, ranks=ranks, stop=stop)
         self.state, self.pace = RunState(), Pace(ending=callbacks.ending)
         if found is not None:
             self._restore(found, changes)
