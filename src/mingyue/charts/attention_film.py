@@ -31,7 +31,7 @@ class StepMaps:
 
 @dataclass(frozen=True, eq=False)
 class FilmStep:
-    """What is shown of one step."""
+    """The content of one step."""
 
     label: str
     maps: Sequence[StepMaps]

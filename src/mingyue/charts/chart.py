@@ -14,14 +14,14 @@ class Chart(ABC):
 
     title: str = field(kw_only=False)
     note: str = ""
-    """A sentence under the chart; text in backticks is set as code."""
+    """A sentence under the chart; text in backticks is rendered as code."""
 
     needs_vega: ClassVar[bool] = False
     """Whether its fragment needs the Vega scripts on the page."""
 
     @property
     def caption(self) -> str:
-        """The note as shown: with what the chart itself adds to it."""
+        """The note as shown, with additions of the chart itself."""
         return self.note
 
     @abstractmethod

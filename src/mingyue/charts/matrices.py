@@ -31,7 +31,7 @@ Array = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _MatrixImage(Chart):
-    """What a matrix and a grid of them share: labels, the ends of the colour scale, averaging."""
+    """The common base of a matrix and a grid of matrices: labels, the ends of the colour scale, averaging."""
 
     row_labels: Sequence[str]
     column_labels: Sequence[str]
@@ -40,7 +40,7 @@ class _MatrixImage(Chart):
     high: float | None = None
     """Upper end. Default: the greatest value; of a diverging scale, the greatest magnitude."""
     language: Language = "en"
-    """Of the sentence that says how a large matrix was averaged."""
+    """Language of the sentence about averaging."""
 
     kind: ClassVar[str]
 

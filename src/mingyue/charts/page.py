@@ -26,7 +26,7 @@ _LANGUAGE_TAGS: Mapping[Language, str] = {"en": "en", "zh": "zh-Hans"}
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page with a heading. A string is a paragraph of prose; text in its backticks is set as code."""
+    """A part of a page with a heading. A string is a paragraph of prose; text in backticks is rendered as code."""
 
     title: Words
     parts: Mapping[Language, Sequence[Part]]

@@ -54,7 +54,7 @@ def notes_on_fonts(spec: Mapping[str, Any]) -> list[str]:
         return []
     return [
         "No font with Chinese characters was found: they will be missing in the picture. Install one "
-        "(Debian, Ubuntu: apt install fonts-noto-cjk), or write an .html page, which uses the fonts of its reader."
+        "(Debian, Ubuntu: apt install fonts-noto-cjk), or write an .html page, which uses the fonts of the browser."
     ]
 
 

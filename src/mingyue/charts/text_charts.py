@@ -21,14 +21,14 @@ _PLAIN = "#444444"  # colour of text without a value
 
 @dataclass(frozen=True, kw_only=True)
 class _ColouredText(Chart):
-    """What both kinds share: the colour scale from `low` to `high`, and drawing in boxes."""
+    """The common base: the colour scale from `low` to `high`, and drawing in boxes."""
 
     low: float
     high: float
     legend: str = ""
-    """What the values are."""
+    """Meaning of the values."""
     page_note: str = ""
-    """One more sentence below the note on a page, about what only a page can do."""
+    """A further sentence below the note on a page, about its interactive features."""
 
     kind: ClassVar[str]
 

@@ -70,7 +70,7 @@ def pixels(field: str) -> dict[str, Any]:
 
 
 def colour_legend(low: float, high: float, colours: tuple[str, ...], **legend: object) -> dict[str, Any]:
-    """The encoding of a colour scale from `low` to `high` that is there for its legend alone."""
+    """The encoding of a colour scale from `low` to `high` that is there only for its legend."""
     return {
         "field": "v",
         "type": "quantitative",

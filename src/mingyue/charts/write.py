@@ -67,7 +67,7 @@ def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
 
 
 def check_output_path(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> str:
-    """The suffix of a file to be written, in lower case; called before any work is done.
+    """The suffix of a file to be written, in lower case; called before any work starts.
 
     Raises `SettingsError` for a suffix that is not in `suffixes`, for a folder, and for a file whose folder does not
     exist.

@@ -180,7 +180,7 @@ def film_view(
 ) -> FilmView:
     """A film of frames of one text; `heldout_loss` is the run's, by step.
 
-    Raises `SettingsError` where there is no frame, and for frames of different texts or models.
+    Raises `SettingsError` if there is no frame, and for frames of different texts or models.
     """
     if not frames:
         raise SettingsError("there is no frame to show")

@@ -1,4 +1,4 @@
-"""Attention patterns, and how much of its weight a head gives to each on probe texts.
+"""Attention patterns, and the share of its attention weight that a head has on each, on probe texts.
 
 A random sequence of tokens from the model's vocabulary, repeated once, has no structure but position and repetition
 (Olsson et al. 2022, "In-context Learning and Induction Heads", measure induction this way). On real text, which the
@@ -101,7 +101,7 @@ def random_probe(subject: Subject, seed: int) -> Probe:
     if period < _FEWEST_RANDOM_TOKENS:
         raise GenerationError(
             f"this model is too small for probe texts: its context of {config.context} tokens (window {window}) and "
-            f"its {min(map(len, tables))} tokens of text leave room for a repeated sequence of {max(period, 0)}; "
+            f"its {min(map(len, tables))} tokens of text allow a repeated sequence of {max(period, 0)}; "
             f"at least {_FEWEST_RANDOM_TOKENS} are needed"
         )
     generator = torch.Generator().manual_seed(seed)

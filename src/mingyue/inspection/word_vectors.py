@@ -198,7 +198,7 @@ def read_vectors(subject: Subject, word: str, number: int, text: str) -> TextVec
                 f"text {number} does not have the word {word!r}: {_short(text)!r}",
                 f"第 {number} 段文本里没有“{word}”：{_short(text)!r}",
             ),
-            advice="Give texts in which the word stands as it is written here.",
+            advice="Give texts that contain the word exactly as written here.",
         )
     own = {place for spot in spots for place in range(spot.first, spot.last + 1)}
     return TextVectors(
