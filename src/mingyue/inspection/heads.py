@@ -280,7 +280,7 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
 
     name = PART_NAMES[part.part]
     return WordGrid(
-        Words(f"{name.en}: label of each head", f"{name.zh}：各个头的作用").of(language),
+        Words(f"{name.en}: label of each head", f"{name.zh}：各个头的标签").of(language),
         [[mark(layer, head) for head in range(len(heads))] for layer in range(len(layers))],
         row_labels=layers,
         column_labels=heads,
@@ -288,9 +288,9 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
         high=1.0,
         legend=Words("score", "得分").of(language),
         note=Words(
-            "Score: share of a head's attention weight on its nearest pattern. A label needs the score of "
-            f"uniform attention + {EARNED} of the distance from there to 1.",
-            f"得分：头给最接近的模式的权重占比。达到均匀注意力的得分 + 它到 1 的距离的 {EARNED} 才有标签。",
+            "Score: share of a head's attention weight on its nearest pattern. The threshold of a label: the score "
+            f"of uniform attention + {EARNED} of the distance from there to 1.",
+            f"得分：头给最接近的模式的权重占比。标签的阈值：均匀注意力的得分 + 它到 1 的距离的 {EARNED}。",
         ).of(language),
         page_note=Words(
             "Hover for all scores, with those of uniform attention in brackets.",
