@@ -143,7 +143,7 @@ def test_what_is_no_text_and_no_model_is_said_at_once(run: RunResult) -> None:
     for given in (5, ["明", "月"], b"a"):
         with pytest.raises(SettingsError, match=rf"text must be a string, not .* \({type(given).__name__}\)"):
             mingyue.inspect(model, given)
-    with pytest.raises(SettingsError, match="int is no model"):
+    with pytest.raises(SettingsError, match="int is neither a model"):
         mingyue.inspect(5, POEM)
 
 
