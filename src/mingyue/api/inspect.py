@@ -105,7 +105,7 @@ class Inspection(InspectedModel):
         return self.view("lens", top=top)
 
     def surprise(self, top: int = 5) -> SurpriseView:
-        """−log P of each token, and the `top` likeliest tokens there. A text may be longer than the context."""
+        """−log P of each token, and the `top` most likely tokens there. A text may be longer than the context."""
         return self.view("surprise", top=top)
 
     def trace(self) -> TraceView:

@@ -1,4 +1,4 @@
-"""The base class of charts: a Vega-Lite spec for pictures, an HTML fragment for pages, a dict for programs."""
+"""The base class of charts: a Vega-Lite spec for images, an HTML fragment for pages, a dict for programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class Chart(ABC):
-    """A chart whose text is in one language already."""
+    """A chart with text in one language."""
 
     title: str = field(kw_only=False)
     note: str = ""

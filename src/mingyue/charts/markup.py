@@ -1,4 +1,4 @@
-"""HTML from the templates of this package. What a template inserts is escaped; `tojson` is safe inside a script."""
+"""HTML from the templates of this package. Inserted values are escaped; `tojson` is safe inside a script."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def vega_scripts() -> str:
 
 
 def _body(title: Words, sections: Sequence[Section], language: Language, intro: str) -> dict[str, Any]:
-    """What the template shows of one language. Anchors begin with it, since all languages are on the page."""
+    """The values of the template for one language. Anchors begin with it, since all languages are on the page."""
     return {
         "language": language,
         "language_name": _LANGUAGE_NAMES[language],

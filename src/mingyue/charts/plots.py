@@ -15,7 +15,7 @@ from mingyue.charts.vega import CONFIG, heading, import_extra, without_line_sepa
 Row = Mapping[str, Any]
 Rule = tuple[float, str]
 """A y value and the text beside its dashed line."""
-_ONE_ROW: dict[str, Any] = {"values": [{}]}  # data for marks that stand alone
+_ONE_ROW: dict[str, Any] = {"values": [{}]}  # data of marks without rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Plot(Chart):
         return ()
 
     def _values(self) -> list[dict[str, Any]]:
-        """The rows by short names, without what a logarithmic y axis cannot show; a band ends at the least value."""
+        """The rows by short names, without values not above 0 on a logarithmic y axis; a band ends at the least value."""
         columns = self._columns()
         rows = [{short: axes.plain(row[column]) for short, column in columns.items()} for row in self.rows]
         if self.log_y:
@@ -128,7 +128,7 @@ class Plot(Chart):
         return None
 
     def _y_range(self) -> tuple[float, float]:
-        """Least and greatest of what the y axis shows; of positive values only on a logarithmic one."""
+        """Smallest and largest value on the y axis; of positive values only on a logarithmic one."""
         columns = [column for short, column in self._columns().items() if short in ("y", "lo", "hi")]
         values = [axes.plain(row[column]) for row in self.rows for column in columns]
         values += [value for value, _ in self._rules()]

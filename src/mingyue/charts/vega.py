@@ -1,4 +1,4 @@
-"""What all Vega-Lite specs share: the look, headings, pixel channels, colour legends, imports of the extra `plot`."""
+"""Common parts of all Vega-Lite specs: theme, headings, pixel channels, colour legends, imports of the extra `plot`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONFIG: dict[str, Any] = {
         "offset": 10,
     },
 }
-"""The look of every picture, and of every Vega-Lite chart on a page."""
+"""The theme of every image, and of every Vega-Lite chart on a page."""
 
 
 def import_extra(module: str, package: str, purpose: str) -> Any:  # noqa: ANN401

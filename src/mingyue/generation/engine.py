@@ -97,7 +97,7 @@ class Engine:
             self._sequences.append(self._waiting.popleft())
 
     def _remove(self, sequence: GeneratedSequence) -> None:
-        """The last row takes the place of the one removed, so that the rows in use stay contiguous."""
+        """The last row moves to the index of the removed one, so that the rows in use stay contiguous."""
         row, last = self._sequences.index(sequence), self._sequences.pop()
         if last is not sequence:
             self._sequences[row] = last

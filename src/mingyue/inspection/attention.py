@@ -104,7 +104,7 @@ def _block_note(part: PartWeights, language: Language) -> str:
 
 
 def _tokens_note(part: PartWeights, language: Language) -> str:
-    """The tokens in the note of a picture, which has no room for labels along every map."""
+    """The tokens in the note of an image, which has no room for labels along every map."""
 
     def listed(pieces: Sequence[str]) -> str:
         return " ".join(pieces[:MOST_TOKENS_LISTED]) + (" …" if len(pieces) > MOST_TOKENS_LISTED else "")

@@ -44,7 +44,7 @@ _READ = frozenset(option.name for option in ONE_TEXT)
 
 
 class Inspected(Protocol):
-    """What views are made of: a model and the text that it reads (`mingyue.Inspection`)."""
+    """The input of views: a model and the text that it reads (`mingyue.Inspection`)."""
 
     @property
     def subject(self) -> Subject:

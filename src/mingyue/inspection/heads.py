@@ -64,7 +64,7 @@ class HeadsView(View):
     loss: float | None
     """Loss of the whole model on the measured texts, nats per token; None if there were none."""
     measured_on: Words
-    """A sentence that says on which texts the loss was measured."""
+    """A sentence about the texts on which the loss was measured."""
 
     def part(self, name: Part) -> PartHeads:
         """The heads of one kind of attention. Raises `KeyError` for a kind that this model lacks."""

@@ -19,8 +19,8 @@ Here the logits of a model of six letters with random weights change without one
     >>> bool((plain_TV - without_TV).abs().max() > 0)
     True
 
-Activation patching finds the activations that carry what distinguishes two texts. The model reads the corrupted text
-with one vector, at one tap and position, taken from its pass over the clean text; 1 = the clean answer is recovered:
+Activation patching finds the activations that carry the difference between two texts. The model reads the corrupted
+text with one vector, at one tap and position, taken from its pass over the clean text; 1 = the clean answer is recovered:
 
     >>> view = patching(subject, subject.read("abc"), subject.read("dbc"), answer="a", instead="d")
     >>> view.recovered_PT.shape, view.places

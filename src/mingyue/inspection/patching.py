@@ -180,7 +180,7 @@ def patching(
     if abs(after - before) < LEAST_DIFFERENCE:
         raise GenerationError(
             f"both texts have the same logit difference ({after:+.4f}): there is nothing to recover",
-            advice="Choose an answer that one of the texts makes likelier.",
+            advice="Choose an answer that one of the texts makes more likely.",
         )
     found_PT = torch.stack([_patched(subject, corrupted, name, seen.values[name], difference) for name in names])
     pieces = [reading.source_pieces if in_source == {True} else reading.pieces for reading in (clean, corrupted)]

@@ -177,7 +177,7 @@ def _both(make: Callable[[Language], list[_Part]]) -> _Parts:
 
 
 def _shown(view: View, tables: int | None = None) -> Callable[[Language], list[_Part]]:
-    """The charts of a view, and its first `tables` tables: the others repeat in rows what a chart shows on hover."""
+    """The charts of a view, and its first `tables` tables: the others repeat the tooltips of a chart."""
     return lambda language: [*view.charts(language), *view.tables(language)[:tables]]
 
 

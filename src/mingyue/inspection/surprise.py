@@ -44,9 +44,9 @@ class SurpriseView(View):
     logprob_N: Floats
     """log P of each token given all before it, natural; NaN for a first token with no token before it."""
     rank_N: Ints
-    """1 = the likeliest; 0 where it was not predicted."""
+    """1 = the most likely; 0 where it was not predicted."""
     top_ids_NK: Ints
-    """The likeliest tokens at each position; −1 where nothing was predicted."""
+    """The most likely tokens at each position; −1 where nothing was predicted."""
     top_pieces_NK: tuple[tuple[str, ...], ...]
     top_probabilities_NK: Floats
     total: float
@@ -176,7 +176,7 @@ class SurpriseView(View):
 
 @torch.inference_mode()
 def surprise_view(subject: Subject, reading: Reading, *, top: int = 5) -> SurpriseView:
-    """−log P of each token of a reading, and the `top` likeliest tokens at each position.
+    """−log P of each token of a reading, and the `top` most likely tokens at each position.
 
     Of one text, which may be longer than the context (`subject.read(text, any_length=True)`), in windows as
     `mingyue.scoring.score` reads it, up to 20,000 tokens; the sum is that of `score`. Of a pair, the target (EOS

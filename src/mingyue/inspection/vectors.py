@@ -210,7 +210,7 @@ def _about(view: VectorsView, language: Language) -> str:
 
 
 def _attended(view: VectorsView) -> Words:
-    """What a token attends to in this model, and which occurrences therefore cannot differ."""
+    """The tokens that a token attends to in this model, and the occurrences that therefore cannot differ."""
     if view.causal:
         seen = Words(
             "In this model a token attends only to itself and to the tokens before it.",

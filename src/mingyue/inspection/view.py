@@ -21,18 +21,18 @@ class View(ABC):
 
     @abstractmethod
     def charts(self, language: Language = "en") -> list[Chart]:
-        """Pictures, with titles and labels in that language."""
+        """Images, with titles and labels in that language."""
 
     @abstractmethod
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """What a terminal prints."""
+        """The tables for a terminal."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The named arrays as lists, ready for JSON."""
 
     def save(self, path: Path | str, language: Language = "en") -> list[str]:
-        """Write a file in the format of its suffix: .html (one offline page), .png, .svg (pictures), .json (`to_dict`).
+        """Write a file in the format of its suffix: .html (one offline page), .png, .svg (images), .json (`to_dict`).
 
         Returns notes for the user (a missing font). Raises as `write_charts` does.
         """

@@ -37,7 +37,7 @@ class WordVectors:
     text_N: Ints
     """Which text it is in, from 0."""
     position_N: Ints
-    """The position of its last token in what the model reads, from 0."""
+    """The position of its last token in the input, from 0."""
     token_N: Ints
     """The id of that token."""
     pieces_N: tuple[str, ...]
@@ -168,7 +168,7 @@ class TextVectors:
     """Positions of tokens that are neither part of the word nor special."""
 
     def around(self, spot: Occurrence) -> str:
-        """The word with the characters beside it, all on one line."""
+        """The word with the characters around it, on one line."""
         before = self.characters[max(0, spot.start - _AROUND) : spot.start]
         after = self.characters[spot.end : spot.end + _AROUND]
         inside = f"{before}[{self.characters[spot.start : spot.end]}]{after}"
