@@ -89,7 +89,7 @@ class Plot(Chart):
         return ()
 
     def _values(self) -> list[dict[str, Any]]:
-        """The rows by short names, without values not above 0 on a logarithmic y axis; a band ends at the least value."""
+        """The rows by short names, without values that a logarithmic y axis lacks; a band ends at the least value."""
         columns = self._columns()
         rows = [{short: axes.plain(row[column]) for short, column in columns.items()} for row in self.rows]
         if self.log_y:

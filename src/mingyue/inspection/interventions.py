@@ -20,7 +20,7 @@ Here the logits of a model of six letters with random weights change without one
     True
 
 Activation patching finds the activations that carry the difference between two texts. The model reads the corrupted
-text with one vector, at one tap and position, taken from its pass over the clean text; 1 = the clean answer is recovered:
+text with one vector, at one tap and position, taken from its pass over the clean text; 1 = the answer is recovered:
 
     >>> view = patching(subject, subject.read("abc"), subject.read("dbc"), answer="a", instead="d")
     >>> view.recovered_PT.shape, view.places
