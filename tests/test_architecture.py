@@ -1,8 +1,9 @@
-"""The house rules that a reader could otherwise only trust: floors, light imports, no pickle, explicit encodings."""
+"""Rules of the source code: layers, light imports, no pickle, explicit encodings, the register of test ids."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ import mingyue
 SOURCE = Path(mingyue.__file__).parent
 MOST_LINES = 350
 
-# A part may import parts of the floors below it; parts of one floor do not know each other, unless listed beside it.
-FLOORS = (
+# A package imports only packages of lower layers; packages of one layer are independent, except for NEIGHBOURS.
+LAYERS = (
     {"errors"},
     {"files", "runtime", "config", "words"},
     {"nn", "text"},
@@ -36,12 +37,12 @@ FORBIDDEN = {("training", "generation"), ("training", "scoring"), ("training", "
 NO_TORCH_AT_TOP = ("__init__", "__main__", "errors", "files", "config", "runtime", "cli", "diagnostics")
 
 
-def floor(part: str) -> int:
-    for height, parts in enumerate(FLOORS):
+def layer(part: str) -> int:
+    for height, parts in enumerate(LAYERS):
         if part in parts:
             return height
     raise AssertionError(
-        f"mingyue.{part} stands on no floor: give it one in tests/test_architecture.py and docs/architecture.md"
+        f"mingyue.{part} has no layer: add it to LAYERS in tests/test_architecture.py and to docs/architecture.md"
     )
 
 
@@ -106,7 +107,7 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
             yield node, ast.unparse(node.func)
 
 
-def test_parts_import_only_parts_of_lower_floors():
+def test_packages_import_only_packages_of_lower_layers():
     wrong = []
     for path in modules():
         part = part_of(path)
@@ -118,7 +119,7 @@ def test_parts_import_only_parts_of_lower_floors():
                 if pieces[0] != "mingyue" or len(pieces) < 2 or pieces[1] in (part, "__version__"):
                     continue
                 other = pieces[1]
-                allowed = floor(other) < floor(part) or (part, other) in NEIGHBOURS
+                allowed = layer(other) < layer(part) or (part, other) in NEIGHBOURS
                 if not allowed or (part, other) in FORBIDDEN:
                     wrong.append(f"{where(path, node)} imports mingyue.{other}")
     assert not wrong, "\n".join(sorted(set(wrong)))
@@ -127,7 +128,7 @@ def test_parts_import_only_parts_of_lower_floors():
 def test_the_command_line_reaches_models_only_through_api():
     """Imports for annotations alone do not count; the data verb needs no model, so it goes to `data` itself.
 
-    Claims stand above `api`, so the command line reaches them as it reaches `api`.
+    `claims` is in a layer above `api`, so the command line imports it directly.
     """
     allowed = {"api", "claims", "cli", "config", "data", "errors", "files", "runtime", "__version__"}
     observed = {SOURCE / "cli" / "progress.py": {"training"}}  # the Observer that it subclasses
@@ -272,3 +273,15 @@ def test_the_settings_reference_is_the_one_that_the_code_gives():
 
     page = SOURCE.parents[1] / "docs" / "settings.md"
     assert page.read_text(encoding="utf-8") == reference(), "run `make docs`"
+
+
+def test_the_register_lists_exactly_the_ids_of_the_tests():
+    tests = Path(__file__).parent
+    used: set[str] = set()
+    for path in tests.rglob("test_*.py"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                opening = re.match(r"[ADST]\d+\b[^.:]*", ast.get_docstring(node) or "")
+                used.update(re.findall(r"\b[ADST]\d+\b", opening[0]) if opening else ())
+    listed = re.findall(r"^\| ([A-Z]\d+) \|", (tests / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(listed) == len(set(listed)) and set(listed) == used

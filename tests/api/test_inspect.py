@@ -143,7 +143,7 @@ def test_what_is_no_text_and_no_model_is_said_at_once(run: RunResult) -> None:
     for given in (5, ["明", "月"], b"a"):
         with pytest.raises(SettingsError, match=rf"text must be a string, not .* \({type(given).__name__}\)"):
             mingyue.inspect(model, given)
-    with pytest.raises(SettingsError, match="int is no model"):
+    with pytest.raises(SettingsError, match="int is neither a model"):
         mingyue.inspect(5, POEM)
 
 
@@ -190,9 +190,9 @@ def test_a_model_of_one_text_has_no_source(run: RunResult) -> None:
 
 
 def test_what_cannot_be_read_is_said_with_both_numbers(run: RunResult, pair_run: RunResult) -> None:
-    with pytest.raises(GenerationError, match="no text to look at"):
+    with pytest.raises(GenerationError, match="no text to inspect"):
         mingyue.inspect(run.folder).run()
-    with pytest.raises(GenerationError, match="no text to look at"):
+    with pytest.raises(GenerationError, match="no text to inspect"):
         mingyue.inspect(pair_run.folder, target="a").run()
     with pytest.raises(GenerationError, match="empty"):
         mingyue.inspect(run.folder, "").run()

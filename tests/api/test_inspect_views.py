@@ -119,8 +119,8 @@ def test_a_report_of_one_word_and_of_a_text_without_any(looks, tmp_path):
     assert "只出现 1 次" in page
     mingyue.inspect(model, "，。").report(tmp_path / "none.html")
     page = (tmp_path / "none.html").read_text(encoding="utf-8")
-    assert "No token of this text is a word" in page
-    assert "No word stands twice" in page
+    assert "No token of this text is a whole word" in page
+    assert "No word occurs twice" in page
 
 
 def test_a_report_says_which_sections_have_nothing_to_show(looks, tmp_path):

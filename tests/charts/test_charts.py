@@ -58,7 +58,7 @@ def all_kinds():
     yield WordGrid("Words", [[mark, mark]], row_labels=[EVIL], column_labels=["a", "b"], low=0, high=1)
 
 
-KINDS = ["line", "bar", "scatter", "matrix", "MatrixGrid", "text", "WordGrid"]
+KINDS = ["line", "bar", "scatter", "matrix", "matrix_grid", "text", "word_grid"]
 
 
 def marks_of(spec):

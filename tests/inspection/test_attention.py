@@ -184,7 +184,7 @@ def test_charts_of_every_choice_are_drawn_for_pages(lively_pairs, language):
     reading = subject.read("abcd", "xyz")
     every = attention_view(subject, reading)
     one = attention_view(subject, reading, layer=0, head=1)
-    assert [chart.to_dict()["kind"] for chart in every.charts(language)] == ["MatrixGrid"] * 3
+    assert [chart.to_dict()["kind"] for chart in every.charts(language)] == ["matrix_grid"] * 3
     assert [chart.to_dict()["kind"] for chart in one.charts(language)] == ["matrix"] * 3
     assert all(chart.html() for chart in [*every.charts(language), *one.charts(language)])
     assert one.charts("en")[0].title == "Encoder self-attention, layer 0, head 1"

@@ -329,7 +329,7 @@ def test_tables_charts_and_json_say_the_same(known_view, language):
     assert set(table.right) < set(table.columns)
     assert table.rows[4][2].startswith("induction" if language == "en" else "归纳")
     labels, worth = view.charts(language)
-    assert labels.to_dict()["kind"] == "WordGrid"
+    assert labels.to_dict()["kind"] == "word_grid"
     assert worth.to_dict()["kind"] == "matrix"
     assert labels.html()
     assert worth.html()

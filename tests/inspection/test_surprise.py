@@ -34,7 +34,7 @@ def test_the_first_token_without_a_start_mark_has_no_colour_and_says_why(lively)
     view = surprise_view(lively(), lively().read("abc"))
     (chart,) = view.charts("en")
     assert chart.marks[0].value is None
-    assert "no token stands before it" in chart.marks[0].hover[0]
+    assert "there is no token before it" in chart.marks[0].hover[0]
     assert chart.marks[1].value == pytest.approx(-float(view.logprob_N[1]))
     assert "no probability" in chart.note
     marked = surprise_view(lively(starts_with_bos=True), lively(starts_with_bos=True).read("abc"))

@@ -54,7 +54,7 @@ def test_a_missing_an_unexpected_and_a_misshapen_tensor_are_named_with_their_sha
         with pytest.raises(InteropError) as misshapen:
             from_hf_state(description, {**tensors, name: torch.ones(7, *tensor.shape)})
         assert misshapen.value.message == f"tensor {name} is {[7, *shape]}, the config asks for {shape}"
-    with pytest.raises(InteropError, match=r"tensor .*extra \[2, 3\] has no place in a .* model of this config.json"):
+    with pytest.raises(InteropError, match=r"tensor .*extra \[2, 3\] is not part of a .* model of this config.json"):
         from_hf_state(description, {**tensors, f"{FAMILIES[family].prefix}extra": torch.ones(2, 3)})
 
 

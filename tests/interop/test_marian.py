@@ -215,7 +215,7 @@ def test_a_missing_an_unexpected_and_a_misshapen_tensor_are_named_with_their_sha
         with pytest.raises(InteropError) as misshapen:
             from_marian(description, {**tensors, name: torch.ones(7, *tensor.shape)})
         assert misshapen.value.message == f"tensor {name} is {[7, *shape]}, the config asks for {shape}"
-    with pytest.raises(InteropError, match=r"tensor model.extra \[2, 3\] has no place in a marian model"):
+    with pytest.raises(InteropError, match=r"tensor model.extra \[2, 3\] is not part of a marian model"):
         from_marian(description, {**tensors, "model.extra": torch.ones(2, 3)})
     model = translator()
     with pytest.raises(InteropError, match=r"tensor extra \[1\] does not belong to a model of this config"):

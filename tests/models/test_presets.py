@@ -236,7 +236,7 @@ def test_presets_of_one_text_are_refused_for_pairs_and_the_other_way_round(prese
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"window": 5}, "a sliding window is for models of one text"),
+        ({"window": 5}, "a sliding window is for decoder-only models"),
         ({"n_heads": 6, "n_kv_heads": 4, "d_model": 60}, "n_heads 6 is not a multiple of n_kv_heads 4"),
         ({"n_heads": 3, "d_model": 64}, "d_model 64 is not a multiple of n_heads 3"),
         ({"d_head": 15, "positions": "rotary"}, "d_head 15 must be even"),

@@ -1,4 +1,4 @@
-"""One function for everything that a verb of the command line does."""
+"""A function for each command of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Demonstrations without any data of the user: a small model is trained in minutes and then tested."""
+"""Demonstrations without user data: a small model is trained in minutes and then tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The film of a run: the frames that `--watch` kept, and those of the checkpoints that are still there."""
+"""The film of a run: the frames stored by `--watch`, and those computed from the checkpoints that are kept."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from mingyue.training import Checkpoints, RunFolder, read_log
 def film_of(
     folder: str | Path, text: str | None = None, *, device: str | None = None, threads: int | None = None
 ) -> FilmView:
-    """One text (for pairs: one to translate) inside the model of a run, step by step.
+    """One text (for pairs: one to translate) in the model of a run, step by step.
 
-    `text` none = the text that the run watched. Steps that were not watched with this text are computed from the
-    checkpoints that are kept. Raises `SettingsError` for what is no run folder, and where there is no text or no step;
+    `text` defaults to the text that the run watched. Steps that were not watched with this text are computed from the
+    checkpoints that are kept. Raises `SettingsError` for anything but a run folder, and if there is no text or no step;
     as `load` does; and `GenerationError` for a text that the model cannot read.
     """
     run = RunFolder(Path(folder))

@@ -14,7 +14,7 @@ from mingyue.models import Sizes, sizes
 
 @dataclass(frozen=True)
 class Info:
-    """Everything that `mingyue info` shows."""
+    """The content of `mingyue info`."""
 
     config: dict[str, Any]
     """Every field of the model's config."""

@@ -1,4 +1,4 @@
-"""Looking inside a model: what it attends to, what each layer would predict, and what an intervention changes."""
+"""Inspection of a model: what it attends to, what each layer would predict, and what an intervention changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mingyue.inspection.taps import check_taps
 from mingyue.nn import Taps
 from mingyue.words import Language, TextTable
 
-if TYPE_CHECKING:  # views are imported when they are made: training and generation do not wait for them
+if TYPE_CHECKING:  # view modules are imported when a view is made, so that training and generation start faster
     from mingyue.inspection.attention import AttentionView
     from mingyue.inspection.command import Command, Progress
     from mingyue.inspection.film import FilmView
@@ -45,7 +45,7 @@ def inspect(
     device: str | None = None,
     threads: int | None = None,
 ) -> Inspection:
-    """Look inside a model while it reads a text.
+    """Inspect the forward pass of a model over a text.
 
     `model` is a model folder, a run folder, or a loaded model; with `step` the model of a run after that many training
     steps. For an encoder-decoder model `text` is the source text, and `target` the translation to inspect (default:
@@ -80,7 +80,7 @@ class Inspection(InspectedModel):
     """A model and the text that it reads. `mingyue.inspect` makes it.
 
     Each method returns a view: named arrays, with `charts`, `tables`, `to_dict`, and `save` to .html, .png, .svg or
-    .json. Layers, heads and positions are counted from 0. In a notebook a view shows itself.
+    .json. Layers, heads and positions are counted from 0. Notebooks display a view as HTML.
     """
 
     def view(self, name: str, **options: Any) -> Any:  # noqa: ANN401  (each view has its own class)
@@ -98,14 +98,14 @@ class Inspection(InspectedModel):
         return self.view("attention", layer=layer, head=head)
 
     def lens(self, top: int | None = None) -> LensView:
-        """What each layer would predict next at each position, and how likely it finds the token that comes.
+        """What each layer would predict next at each position, and the probability of the actual next token.
 
         `top` predictions per position are kept (default: 5); the printed table shows the first, with `top` up to 3.
         """
         return self.view("lens", top=top)
 
     def surprise(self, top: int = 5) -> SurpriseView:
-        """−log P of each token, and the `top` likeliest tokens there. A text may be longer than the context."""
+        """−log P of each token, and the `top` most likely tokens there. A text may be longer than the context."""
         return self.view("surprise", top=top)
 
     def trace(self) -> TraceView:
@@ -113,7 +113,7 @@ class Inspection(InspectedModel):
         return self.view("trace")
 
     def heads(self, texts: Sequence[str] = (), *, seed: int = 0, progress: Progress | None = None) -> HeadsView:
-        """What each head does, with the score that earned its label, and the loss without it.
+        """The attention pattern of each head, with the score of its label, and the loss without the head.
 
         The loss is measured on the text of this inspection and on `texts` (for an encoder-decoder model sources, with
         the model's own translations), if there are any.
@@ -129,9 +129,9 @@ class Inspection(InspectedModel):
         return self.view("neighbours", word=word, top=top)
 
     def film(self) -> FilmView:
-        """The text at every step of the run that was watched, or whose checkpoint is kept; default: the watched text.
+        """The text at every watched step of the run, and at every kept checkpoint; default: the watched text.
 
-        `mingyue train … --watch TEXT` keeps more steps than the checkpoints that stay. Raises `SettingsError` for a
+        `mingyue train … --watch TEXT` keeps more steps than there are checkpoints. Raises `SettingsError` for a
         model that was not loaded from the folder of a run.
         """
         from mingyue.api.film import film_of
@@ -152,9 +152,9 @@ class Inspection(InspectedModel):
     ) -> list[str]:
         """Write the views of the text (all but the film) into one page, in English and Chinese, `language` first.
 
-        `word` is the word of the sections on words (default: words of the text). Returns notes for the user: which
-        sections have nothing to show, and why. Raises `SettingsError` for a name that does not end in .html, a missing
-        folder, and an unknown language.
+        `word` is the word of the sections on vectors and nearest tokens (default: words of the text). Returns notes for
+        the user: which sections have no result, and why. Raises `SettingsError` for a name that does not end in .html,
+        a missing folder, and an unknown language.
         """
         from mingyue.inspection.report import write_report
 
@@ -165,7 +165,7 @@ class Inspection(InspectedModel):
     def save(self, view: View, path: str | Path, language: Language = "en") -> list[str]:
         """Write a view: .html, .png, .svg or .json. Returns notes for the user (a missing font).
 
-        Unlike `View.save`, a page has the remarks of this inspection on it.
+        Unlike `View.save`, a page contains the remarks of this inspection.
         """
         from mingyue.charts import write_charts
         from mingyue.inspection.film import FilmView
@@ -181,10 +181,10 @@ class Inspection(InspectedModel):
     # --- numbers, and interventions --------------------------------------------------------------------------------
 
     def run(self, edits: Mapping[str, Edit] | None = None) -> Tensor:
-        """logits_TV of the next token at each position, with `edits` made on the way (names as in `mingyue.nn.taps`).
+        """logits_TV of the next token at each position, with `edits` (by tap name, see `mingyue.nn.taps`).
 
         Without edits these are the numbers of `Model.logits`. Raises `SettingsError` for a tap that the model does not
-        have, and for an edit that returns no tensor like the one that it received.
+        have, and for an edit that does not return a tensor of the same shape, dtype and device.
         """
         check_taps(self.subject, edits or ())
         with torch.inference_mode():
@@ -219,7 +219,7 @@ class Inspection(InspectedModel):
 
 
 def view_command(name: str) -> Command:
-    """What the view of that name takes, and how it is made: the `COMMAND` of `mingyue.inspection.<name>`.
+    """The `COMMAND` of the view of that name, from `mingyue.inspection.<name>`.
 
     Raises `SettingsError` for a name that is not a view.
     """

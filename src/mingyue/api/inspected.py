@@ -39,7 +39,7 @@ class InspectedModel:
         self.folder = folder
         """Where it was loaded from; None for a model that was loaded before."""
         self.step = step
-        """The training step that was asked for."""
+        """The requested training step."""
         self.remarks: list[Words] = _step_shown(model, step, from_folder=folder is not None)
         """Notes for the reader in both languages, such as that the target is the model's own translation."""
         self._text, self._source = text, source
@@ -79,7 +79,7 @@ class InspectedModel:
         text = self._source if isinstance(self.model, Translator) else self._text
         if text is None:
             kind = "source text" if isinstance(self.model, Translator) else "text"
-            raise GenerationError("there is no text to look at", advice=f"Give a {kind}.")
+            raise GenerationError("there is no text to inspect", advice=f"Give a {kind}.")
         if isinstance(self.model, Translator):
             return self.subject.read(self._target(text), text)
         return self.subject.read(text, any_length=any_length)
@@ -127,7 +127,7 @@ def open_model(
         return model, None
     if not isinstance(model, str | Path):
         raise SettingsError(
-            f"{type(model).__name__} is no model, and no path to one",
+            f"{type(model).__name__} is neither a model nor a path to one",
             advice="Give a folder, or what `mingyue.load` or `load_translator` returned.",
         )
     folder = Path(model)

@@ -1,4 +1,4 @@
-"""What `Model` and `Translator` have in common."""
+"""The common base of `Model` and `Translator`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LoadedModel(Generic[ConfigType, ModuleType]):
 
     def __init__(self, bundle: Bundle[ModuleType], config: ConfigType, *, checkpoint: int | None) -> None:
         self.config = config
-        """Every size and choice of the model."""
+        """The model's config: every size, and the kind of every part."""
         self.module = bundle.model
         """The PyTorch module."""
         self.tokenizer = bundle.tokenizer
@@ -31,7 +31,7 @@ class LoadedModel(Generic[ConfigType, ModuleType]):
         self.checkpoint = checkpoint
         """The step of the checkpoint that was loaded; None for a model folder."""
         self.notes: list[str] = []
-        """Sentences for the user about the latest call (a prompt longer than the context, and the like)."""
+        """Notes for the user about the latest call (such as a prompt longer than the context)."""
 
     def __repr__(self) -> str:
         config, tokenizer = self.config, self.tokenizer

@@ -108,7 +108,7 @@ def check_has_checkpoint(folder: RunFolder) -> None:
 
 @dataclass(frozen=True)
 class _Kind(Generic[ModuleType]):
-    """What differs between the two architectures when a model is loaded."""
+    """The differences between the two architectures in loading."""
 
     of_pairs: bool
     model_class: type[ModuleType]

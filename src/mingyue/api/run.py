@@ -12,11 +12,11 @@ from mingyue.training import Clock, Observer, RunFolder, changed_settings
 def train(
     settings: TrainSettings | None = None, *, observer: Observer | None = None, waited: float = 0.0, **given: object
 ) -> RunResult:
-    """Train a model. `given` are fields of `TrainSettings` by name, whatever group they are in; they win.
+    """Train a model. `given` are fields of `TrainSettings` by name, of any group; they override `settings`.
 
     `observer` receives the events of the run; `waited` are seconds that the user has already waited (a budget in
     minutes includes them). Under torchrun every process calls this with the same arguments and has the same result;
-    only the observer of rank 0 is used. Raises `MingyueError` of every kind; what was saved before stays whole.
+    only the observer of rank 0 is used. Raises `MingyueError` of every kind; what was saved before stays intact.
     """
     clock = Clock(waited)
     with new_run((settings or TrainSettings()).with_flat(**given), observer, clock) as run:
@@ -34,7 +34,7 @@ def resume(
     """Resume a run from its latest checkpoint. `changes` (or keyword arguments) are settings that differ from here on.
 
     A change takes effect, with a note, or is refused with `SettingsError`. Raises `CheckpointError` for a folder
-    without a run, or without a sound checkpoint.
+    without a run, or without an intact checkpoint.
     """
     clock = Clock(waited)
     with resumed_run(Path(folder), {**(changes or {}), **given}, observer, clock) as run:

@@ -211,7 +211,7 @@ def _check_counts(sources: Sequence[str], targets: Sequence[str]) -> None:
         raise DataError(
             f"{len(sources):,} source texts and {len(targets):,} targets: "
             f"number {min(len(sources), len(targets)) + 1:,} has no partner",
-            advice="Text n of one side belongs to text n of the other.",
+            advice="Text n of one side is paired with text n of the other.",
         )
     if not sources:
         raise DataError("there are no pairs: 0 lines", advice="Give at least one source text and its target.")

@@ -1,6 +1,6 @@
-"""Charts: lines, bars, points, matrices and coloured text, as pictures and as offline pages.
+"""Charts: lines, bars, points, matrices and coloured text, as images and as offline pages.
 
-Importing this package needs no more than NumPy. Vega-Lite charts, pictures (PNG, SVG) and pages with Vega-Lite charts
+Importing this package needs no more than NumPy. Vega-Lite charts, images (PNG, SVG) and pages with Vega-Lite charts
 need the extra `plot` (altair, vl-convert-python, pillow); without it they raise `MissingExtraError`.
 """
 

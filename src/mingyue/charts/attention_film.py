@@ -15,8 +15,8 @@ from mingyue.charts.markup import visible
 from mingyue.charts.matrices import MatrixGrid, to_base64
 
 _STEPS_OF_A_PICTURE = 6
-_MOST_COLUMNS = 12  # of a picture
-_SIDE = 64  # cells of a map in a picture
+_MOST_COLUMNS = 12  # of an image
+_SIDE = 64  # cells of a map in an image
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class StepMaps:
 
 @dataclass(frozen=True, eq=False)
 class FilmStep:
-    """What is shown of one step."""
+    """The content of one step."""
 
     label: str
     maps: Sequence[StepMaps]
@@ -55,10 +55,10 @@ class AttentionFilm(Chart):
     word_title: str
     word_rows: Sequence[str]
     averaged: str = ""
-    """Sentence of the caption of a picture that averages over heads, having no room for each."""
+    """Sentence in the caption of an image, where heads are averaged for lack of space."""
 
     def spec(self) -> dict[str, Any]:
-        """The spec of the picture: a few steps below one another, with the maps of the last part beside one another."""
+        """The Vega-Lite spec: a few steps as rows, with the maps of the last part side by side."""
         numbers = np.unique(np.linspace(0, len(self.steps) - 1, _STEPS_OF_A_PICTURE).round().astype(int))
         chosen = [self.steps[number] for number in numbers]
         n_layers, n_heads = len(self.row_titles[-1]), len(self.column_titles[-1])

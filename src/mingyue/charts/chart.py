@@ -1,4 +1,4 @@
-"""The base class of charts: a Vega-Lite spec for pictures, an HTML fragment for pages, a dict for programs."""
+"""The base class of charts: a Vega-Lite spec for images, an HTML fragment for pages, a dict for programs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class Chart(ABC):
-    """A chart whose text is in one language already."""
+    """A chart with text in one language."""
 
     title: str = field(kw_only=False)
     note: str = ""
-    """A sentence under the chart; text in backticks is set as code."""
+    """A sentence under the chart; text in backticks is rendered as code."""
 
     needs_vega: ClassVar[bool] = False
     """Whether its fragment needs the Vega scripts on the page."""
 
     @property
     def caption(self) -> str:
-        """The note as shown: with what the chart itself adds to it."""
+        """The note as shown, with additions of the chart itself."""
         return self.note
 
     @abstractmethod

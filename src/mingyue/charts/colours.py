@@ -1,4 +1,4 @@
-"""Colour scales: white to deep blue, and blue, white, red. Both read alike with every kind of colour vision."""
+"""Colour scales: white to deep blue, and blue, white, red. Both are safe for colour-blind readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fonts of pages and pictures, and the width of text in columns of a monospaced font."""
+"""Fonts of pages and images, and the width of text in columns of a monospaced font."""
 
 from __future__ import annotations
 

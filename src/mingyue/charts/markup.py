@@ -1,4 +1,4 @@
-"""HTML from the templates of this package. What a template inserts is escaped; `tojson` is safe inside a script."""
+"""HTML from the templates of this package. Inserted values are escaped; `tojson` is safe inside a script."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def verbatim(text: str) -> Markup:
 
 
 def inline_code(text: str) -> Markup:
-    """Text as HTML; what stands in backticks is set as code."""
+    """Text as HTML; text in backticks is rendered as code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

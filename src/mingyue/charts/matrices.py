@@ -22,16 +22,16 @@ from mingyue.charts.vega import CONFIG, heading
 from mingyue.words import Language, Words
 
 MOST_CELLS_A_SIDE = 512
-"""Larger matrices are averaged down to this, and their caption says so."""
+"""Larger matrices are averaged down to this, as their caption states."""
 MOST_CELLS_OF_A_GRID = 4 << 20
-"""Cells of all matrices of a grid together; larger ones are averaged down, and the caption says so."""
+"""Cells of all matrices of a grid together; larger ones are averaged down, as the caption states."""
 _FEW_COLUMNS = 12
 Array = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _MatrixImage(Chart):
-    """What a matrix and a grid of them share: labels, the ends of the colour scale, averaging."""
+    """The common base of a matrix and a grid of matrices: labels, the ends of the colour scale, averaging."""
 
     row_labels: Sequence[str]
     column_labels: Sequence[str]
@@ -40,7 +40,7 @@ class _MatrixImage(Chart):
     high: float | None = None
     """Upper end. Default: the greatest value; of a diverging scale, the greatest magnitude."""
     language: Language = "en"
-    """Of the sentence that says how a large matrix was averaged."""
+    """Language of the sentence about averaging."""
 
     kind: ClassVar[str]
 
@@ -73,7 +73,7 @@ class _MatrixImage(Chart):
 
     @property
     def caption(self) -> str:
-        """The note, with a sentence about averaging where a matrix is larger than what is drawn."""
+        """The note, with a sentence about averaging if a matrix is drawn averaged."""
         rows, columns = self.array.shape[-2:]
         if max(rows, columns) <= self.side:
             return self.note
@@ -89,7 +89,7 @@ class _MatrixImage(Chart):
         return colours.to_bytes(shrink(self.array, side), *self.limits)
 
     def _page_data(self) -> dict[str, Any]:
-        """What the script of the page reads."""
+        """The data for the script of the page."""
         low, high = self.limits
         return {
             "rows": shrink_labels(self.row_labels, self.side),
@@ -140,7 +140,7 @@ class MatrixChart(_MatrixImage):
         return self.diverging
 
     def spec(self) -> dict[str, Any]:
-        """The spec of the picture: one image, axes with every k-th label, the colour scale."""
+        """The Vega-Lite spec: the matrix as one image, axes with every k-th label, the colour scale."""
         cells = self._cells(self.side)
         rows, columns = cells.shape
         size = max(1.0, min(26.0, 560 / max(columns, 1), 560 / max(rows, 1)))
@@ -200,7 +200,7 @@ class MatrixGrid(_MatrixImage):
         return min(MOST_CELLS_A_SIDE, math.isqrt(MOST_CELLS_OF_A_GRID // max(1, rows * columns)))
 
     def spec(self) -> dict[str, Any]:
-        """The spec of the picture: all thumbnails put together into one image."""
+        """The Vega-Lite spec: all thumbnails in one image."""
         n_rows, n_columns = self.array.shape[:2]
         side = max(24, min(self.side, 960 // max(n_rows, n_columns, 1)))
         cells = self._cells(side)
@@ -232,7 +232,7 @@ class MatrixGrid(_MatrixImage):
 
 
 def as_lists(values: Array) -> Any:  # noqa: ANN401
-    """Nested lists of numbers with six digits; what is not finite is None."""
+    """Nested lists of numbers with six digits; NaN and infinities as None."""
     finite = np.isfinite(values)
     if not finite.all() and values.ndim > 1:
         return [as_lists(part) for part in values]

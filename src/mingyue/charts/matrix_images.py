@@ -1,4 +1,4 @@
-"""A Vega-Lite spec of one image with labels along its sides: matrices are drawn so, not as one mark a cell."""
+"""A Vega-Lite spec of one image with labels along its sides: matrices are drawn as images, not as one mark per cell."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def image_spec(
 
 
 def _axis(labels: Sequence[str], length: int, *, upright: bool) -> dict[str, Any]:
-    """Labels in the middle of their cells, as many as fit in `length` pixels. They stand in an expression, as JSON."""
+    """Labels in the middle of their cells, as many as fit in `length` pixels; JSON inside an expression."""
     short = [truncate(label, 16) for label in labels]
     widths = [_LETTER * display_width(label) for label in short]
     room = length / max(len(labels), 1)
@@ -80,8 +80,8 @@ def _axis(labels: Sequence[str], length: int, *, upright: bool) -> dict[str, Any
 
 
 def _png_url(picture: NDArray[np.uint8], width: int, height: int) -> str:
-    """A data URL of the picture; its cells are enlarged to whole pixels, so that no renderer blurs them."""
-    import_extra("PIL", "pillow", "drawing a matrix as a picture")
+    """A data URL of the image; its cells are enlarged to whole pixels, so that no renderer blurs them."""
+    import_extra("PIL", "pillow", "drawing a matrix as an image")
     from PIL import Image
 
     tall, wide = picture.shape[:2]

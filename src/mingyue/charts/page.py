@@ -26,7 +26,7 @@ _LANGUAGE_TAGS: Mapping[Language, str] = {"en": "en", "zh": "zh-Hans"}
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page with a heading. A string is a paragraph of prose; text in its backticks is set as code."""
+    """A part of a page with a heading. A string is a paragraph of prose; text in backticks is rendered as code."""
 
     title: Words
     parts: Mapping[Language, Sequence[Part]]
@@ -76,7 +76,7 @@ def vega_scripts() -> str:
 
 
 def _body(title: Words, sections: Sequence[Section], language: Language, intro: str) -> dict[str, Any]:
-    """What the template shows of one language. Anchors begin with it, since all languages are on the page."""
+    """The values of the template for one language. Anchors begin with it, since all languages are on the page."""
     return {
         "language": language,
         "language_name": _LANGUAGE_NAMES[language],

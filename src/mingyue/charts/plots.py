@@ -15,7 +15,7 @@ from mingyue.charts.vega import CONFIG, heading, import_extra, without_line_sepa
 Row = Mapping[str, Any]
 Rule = tuple[float, str]
 """A y value and the text beside its dashed line."""
-_ONE_ROW: dict[str, Any] = {"values": [{}]}  # data for marks that stand alone
+_ONE_ROW: dict[str, Any] = {"values": [{}]}  # data of marks without rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Plot(Chart):
     y: str
     """Column of the y axis."""
     series: str | None = None
-    """Column whose values are drawn apart, each with a colour."""
+    """Column that divides the rows into series, each with its own colour."""
     x_title: str = ""
     y_title: str = ""
     log_y: bool = False
@@ -89,7 +89,7 @@ class Plot(Chart):
         return ()
 
     def _values(self) -> list[dict[str, Any]]:
-        """The rows by short names, without what a logarithmic y axis cannot show; a band ends at the least value."""
+        """The rows by short names, without values that a logarithmic y axis lacks; a band ends at the least value."""
         columns = self._columns()
         rows = [{short: axes.plain(row[column]) for short, column in columns.items()} for row in self.rows]
         if self.log_y:
@@ -128,7 +128,7 @@ class Plot(Chart):
         return None
 
     def _y_range(self) -> tuple[float, float]:
-        """Least and greatest of what the y axis shows; of positive values only on a logarithmic one."""
+        """Smallest and largest value on the y axis; of positive values only on a logarithmic one."""
         columns = [column for short, column in self._columns().items() if short in ("y", "lo", "hi")]
         values = [axes.plain(row[column]) for row in self.rows for column in columns]
         values += [value for value, _ in self._rules()]
@@ -199,7 +199,7 @@ class LineChart(IntervalPlot):
         names = self._series()
         dashes = {"strokeDash": axes.series_dashes(alt, names, self.dashed)} if self.dashed and names else {}
         layers.append(alt.Chart().mark_line(strokeWidth=2, clip=False).encode(**shared, **dashes))
-        # Many points would hide their line: they are invisible then, and serve the pointer alone.
+        # Many points would hide their line: they are then invisible, and only serve the tooltip.
         many = len(self.rows) > 60 * max(1, len(names))
         points = alt.Chart().mark_circle(size=60 if many else 34, opacity=0 if many else 1)
         return [*layers, points.encode(**shared, tooltip=self._tooltip(alt))]
@@ -208,7 +208,7 @@ class LineChart(IntervalPlot):
         return [row for row in super()._values() if not self.log_x or axes.is_positive(row["x"])]
 
     def _y_from_zero(self) -> bool | None:
-        """A line that is far from 0 throughout shows more without it."""
+        """A line that is far from 0 throughout shows more detail without it."""
         least, greatest = self._y_range()
         return least <= 0 <= greatest or greatest - least >= 0.6 * max(-least, greatest)
 

@@ -1,4 +1,4 @@
-"""Pictures of charts: PNG and SVG, drawn by vl-convert without a browser."""
+"""Images of charts: PNG and SVG, drawn by vl-convert without a browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_ROWS = 200
 
 
 def stacked(charts: Sequence[Chart], tables: Sequence[TextTable] = ()) -> dict[str, Any]:
-    """One spec of all charts below one another; of the tables where there is no chart.
+    """One spec with all charts in a column; with the tables if there is no chart.
 
     Raises `SettingsError` if there is neither, `MissingExtraError` without `plot`.
     """
@@ -39,29 +39,29 @@ def stacked(charts: Sequence[Chart], tables: Sequence[TextTable] = ()) -> dict[s
 
 
 def png(spec: Mapping[str, Any]) -> bytes:
-    """The picture as PNG, at two pixels for each of the spec."""
+    """The image as PNG, at two pixels for each of the spec."""
     return bytes(_converter().vegalite_to_png(dict(spec), scale=_SCALE, allowed_base_urls=[]))
 
 
 def svg(spec: Mapping[str, Any]) -> str:
-    """The picture as SVG."""
+    """The image as SVG."""
     return str(_converter().vegalite_to_svg(dict(spec), allowed_base_urls=[]))
 
 
 def notes_on_fonts(spec: Mapping[str, Any]) -> list[str]:
-    """A note for the user where the picture has Chinese characters and this machine has no font with them."""
+    """A note for the user where the image has Chinese characters and this machine has no font with them."""
     if chinese_font() is not None or not has_chinese(json.dumps(spec, ensure_ascii=False)):
         return []
     return [
         "No font with Chinese characters was found: they will be missing in the picture. Install one "
-        "(Debian, Ubuntu: apt install fonts-noto-cjk), or write an .html page, which uses the fonts of its reader."
+        "(Debian, Ubuntu: apt install fonts-noto-cjk), or write an .html page, which uses the fonts of the browser."
     ]
 
 
 @functools.cache
 def _converter() -> Any:  # noqa: ANN401
     """vl-convert, with the Chinese font registered."""
-    converter = import_extra("vl_convert", "vl-convert-python", "drawing a picture")
+    converter = import_extra("vl_convert", "vl-convert-python", "drawing an image")
     font = chinese_font()
     if font is not None:
         converter.register_font_directory(str(font.parent))

@@ -12,7 +12,7 @@ from mingyue.charts.fonts import MONO_STACK, display_width, truncate
 from mingyue.charts.markup import visible
 from mingyue.charts.vega import CONFIG, colour_legend, heading, pixels
 
-_COLUMNS = 84  # of a line in a picture
+_COLUMNS = 84  # of a line in an image
 _COLUMN, _LINE = 9, 28  # width of a column and height of a line, in pixels
 _MOST_LINES = 400
 _CELL_COLUMNS = 14
@@ -21,14 +21,14 @@ _PLAIN = "#444444"  # colour of text without a value
 
 @dataclass(frozen=True, kw_only=True)
 class _ColouredText(Chart):
-    """What both kinds share: the colour scale from `low` to `high`, and drawing in boxes."""
+    """The common base: the colour scale from `low` to `high`, and drawing in boxes."""
 
     low: float
     high: float
     legend: str = ""
-    """What the values are."""
+    """Meaning of the values."""
     page_note: str = ""
-    """One more sentence below the note on a page, about what only a page can do."""
+    """A further sentence below the note on a page, about its interactive features."""
 
     kind: ClassVar[str]
 
@@ -49,7 +49,7 @@ class _ColouredText(Chart):
                 "mx": (x + right) / 2, "my": y + (_LINE - 3) / 2}  # fmt: skip
 
     def _boxes_spec(self, boxes: Sequence[dict[str, Any]], width: int, height: int) -> dict[str, Any]:
-        """Boxes at pixels of the picture; the legend is a colour scale of its own beside them."""
+        """Boxes at pixels of the image; the legend is a separate colour scale next to them."""
         raw = {"type": "nominal", "scale": None}
         box = {"mark": {"type": "rect"}, "transform": [{"filter": "datum.fill != ''"}],
                "encoding": {"x": pixels("x"), "x2": {"field": "x2"}, "y": pixels("y"), "y2": {"field": "y2"},
@@ -83,7 +83,7 @@ class TextChart(_ColouredText):
     kind = "text"
 
     def spec(self) -> dict[str, Any]:
-        """The spec of the picture: a box for each piece, in lines. A last box counts what does not fit."""
+        """The spec of the image: a box for each piece, in lines. The last box counts the pieces that do not fit."""
         boxes, column, line = list[dict[str, Any]](), 0, 0
         for mark in self.marks:
             text = visible(mark.text)
@@ -134,7 +134,7 @@ class WordGrid(_ColouredText):
         return zip(self.row_labels, self.cells, strict=True)
 
     def spec(self) -> dict[str, Any]:
-        """The spec of the picture: boxes, with labels above and at the left; a wide table is broken into bands."""
+        """The spec of the image: boxes, with labels above and at the left; a wide table is broken into bands."""
         widest_label = max((display_width(visible(label)) for label in self.row_labels), default=0)
         left = min(_CELL_COLUMNS * 2, widest_label + 2) * _COLUMN
         widths = [self._column_width(number) for number in range(len(self.column_labels))]
@@ -176,7 +176,7 @@ class WordGrid(_ColouredText):
 
 
 def _bands(widths: Sequence[int], room: int) -> list[range]:
-    """The columns that fit beside one another, band below band like lines of text."""
+    """The columns divided into bands that fit the width."""
     bands, first, used = list[range](), 0, 0
     for number, width in enumerate(widths):
         if number > first and used + width > room:

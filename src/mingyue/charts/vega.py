@@ -1,4 +1,4 @@
-"""What all Vega-Lite specs share: the look, headings, pixel channels, colour legends, imports of the extra `plot`."""
+"""Common parts of all Vega-Lite specs: theme, headings, pixel channels, colour legends, imports of the extra `plot`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONFIG: dict[str, Any] = {
         "offset": 10,
     },
 }
-"""The look of every picture, and of every Vega-Lite chart on a page."""
+"""The theme of every image, and of every Vega-Lite chart on a page."""
 
 
 def import_extra(module: str, package: str, purpose: str) -> Any:  # noqa: ANN401
@@ -70,7 +70,7 @@ def pixels(field: str) -> dict[str, Any]:
 
 
 def colour_legend(low: float, high: float, colours: tuple[str, ...], **legend: object) -> dict[str, Any]:
-    """The encoding of a colour scale from `low` to `high` that is there for its legend alone."""
+    """The encoding of a colour scale from `low` to `high` that is there only for its legend."""
     return {
         "field": "v",
         "type": "quantitative",

@@ -1,4 +1,4 @@
-"""Charts and pages to files: a page, a picture or numbers, by the suffix."""
+"""Charts and pages to files: a page, an image or numbers, by the suffix."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def write_charts(
     tables: Sequence[TextTable] = (),
     language: Language = "en",
 ) -> list[str]:
-    """Write charts by the suffix of `path`: .html (one offline page, with the tables), .png or .svg (the charts below
-    one another; the tables where there is no chart), .json.
+    """Write charts by the suffix of `path`: .html (one offline page, with the tables), .png or .svg (the charts in a
+    column; the tables if there is no chart), .json.
 
     Returns notes for the user, such as a missing Chinese font. Raises `SettingsError` for another suffix and for a path
     that cannot be written, `MissingExtraError` without `plot` where needed.
@@ -67,7 +67,7 @@ def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
 
 
 def check_output_path(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> str:
-    """The suffix of a file to be written, in lower case; called before any work is done.
+    """The suffix of a file to be written, in lower case; called before any work starts.
 
     Raises `SettingsError` for a suffix that is not in `suffixes`, for a folder, and for a file whose folder does not
     exist.
@@ -75,7 +75,7 @@ def check_output_path(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> s
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in suffixes:
-        uses = {".html": "for a page", ".png": "or .svg for pictures", ".json": "for the numbers"}
+        uses = {".html": "for a page", ".png": "or .svg for images", ".json": "for the numbers"}
         known = ", ".join(f"{one} {use}" for one, use in uses.items() if one in suffixes)
         raise SettingsError(
             f"{path.name}: a file name that ends in {suffix or 'nothing'!r} does not say what to write; "

@@ -250,7 +250,7 @@ def _check_texts(view: str, command: Command, read: Sequence[str], given: Mappin
         raise SettingsError(f"{view} needs texts that hold the word", advice="Give them with --texts.")
     if command.texts == "one" and not n_texts:
         raise SettingsError(
-            "there is no text to look at", advice="Give --text, --file, or `--text -` for standard input."
+            "there is no text to inspect", advice="Give --text, --file, or `--text -` for standard input."
         )
     if command.texts in ("one", "optional") and n_texts > 1:
         raise SettingsError(f"{view} looks at one text, and {n_texts} are given", advice="Give one at a time.")

@@ -8,7 +8,7 @@ b·K … b·K + K − 1 of the cache, the most likely first; the K best of those
   in the same way and joins as unfinished.
 - A text is done when no live hypothesis can still become one of the `n_best`: log P only falls and lp only grows, so
   the highest score that a live one can reach is log P / lp(limit). Stopping early does not change the result.
-- Of equal scores, the one found earlier wins, then the one of the better beam.
+- Among equal scores, the hypothesis found earlier ranks first, then that of the better beam.
 - Beam 1 is greedy: it takes the most likely token, and ends at EOS.
 """
 

@@ -1,4 +1,4 @@
-"""Batched generation: sequences of different length side by side; one that ends makes room for one that waits.
+"""Batched generation: sequences of different length side by side; a finished one is replaced by one that waits.
 
 Row i of the cache belongs to `_sequences[i]`. Rows are filled from the left and hold their own number of tokens, so
 the other rows of the batch do not change a text.
@@ -97,7 +97,7 @@ class Engine:
             self._sequences.append(self._waiting.popleft())
 
     def _remove(self, sequence: GeneratedSequence) -> None:
-        """The last row takes the place of the one removed, so that the rows in use stay contiguous."""
+        """The last row moves to the index of the removed one, so that the rows in use stay contiguous."""
         row, last = self._sequences.index(sequence), self._sequences.pop()
         if last is not sequence:
             self._sequences[row] = last
@@ -105,7 +105,7 @@ class Engine:
                 self._cache.copy(len(self._sequences), row)
 
     def _restart_full_windows(self) -> None:
-        """Empty the rows whose context is full: they are read again from the last half of it."""
+        """Empty the rows whose context is full; their last half context is read again."""
         for row, sequence in enumerate(self._sequences):
             start = window_start(len(sequence.ids), self._context)
             if start == sequence.start:

@@ -80,7 +80,7 @@ def stream(
     settings, never on the batch or on `use_cache` (False reads the whole window again for every token).
 
     `note` receives sentences for the user: a prompt longer than the context, a text that becomes longer than it; each
-    at most once. `window_start` says what the model reads then.
+    at most once. `window_start` defines what the model reads then.
 
     Raises `GenerationError` when an id of a prompt is unknown to the model, or the model's output is NaN.
     """

@@ -72,7 +72,7 @@ class Sampler:
 
 
 def choose_tokens(logits_RV: Tensor, settings: GenerateSettings, places: Iterable[tuple[int, int, int]]) -> Tensor:
-    """Steps 3 to 7: tokens_R. `places` are (prompt, sample, position) of each row.
+    """Steps 3 to 7: tokens_R. `places` holds (prompt, sample, position) for each row.
 
     Raises `GenerationError` for a row that is NaN, or −infinity throughout.
     """
@@ -107,7 +107,7 @@ def penalise(logits_RV: Tensor, seen_RV: Tensor, penalty: float) -> Tensor:
 def distribution(logits_RV: Tensor, settings: GenerateSettings) -> Tensor:
     """Steps 3 to 6 at a temperature above 0: probabilities_RV in fp64 that sum to 1; removed tokens have exactly 0.
 
-    Of tokens that tie for the last place of top-k, only as many stay as make k.
+    Of tokens with equal logits at the limit of top-k, only as many are kept as k allows.
     """
     if logits_RV.device.type == "mps":  # has no fp64
         logits_RV = logits_RV.cpu()

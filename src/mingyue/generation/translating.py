@@ -196,7 +196,7 @@ def _find_hypotheses(
 
 
 def _batches(sources: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
-    """Line numbers, grouped by length. The longest come first, so that too little memory shows at once."""
+    """Line numbers, grouped by length. The longest come first, so that an out-of-memory error occurs at the start."""
     order = sorted((i for i, source in enumerate(sources) if source), key=lambda i: (-len(sources[i]), i))
     for start in range(0, len(order), size):
         yield order[start : start + size]

@@ -38,7 +38,7 @@ class Ablated:
     zero_LH: Floats
     """The head's output is 0."""
     mean_LH: Floats
-    """The head's output is its mean over the text: what depends on single tokens is gone, its constant part stays."""
+    """The head's output is its mean over the text: only its constant part stays."""
 
 
 @torch.inference_mode()

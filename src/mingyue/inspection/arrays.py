@@ -19,7 +19,7 @@ def to_numpy(values: Tensor) -> Floats:
 
 
 def to_lists(array: NDArray[Any], digits: int = 7) -> Any:  # noqa: ANN401  (lists as deep as the array)
-    """Nested lists of plain numbers, rounded to so many significant digits; what is not finite becomes None."""
+    """Nested lists of plain numbers, rounded to `digits` significant digits; NaN and infinities become None."""
     if not np.issubdtype(array.dtype, np.floating):
         return array.tolist()
     return _rounded(array.astype(np.float64).tolist(), digits)

@@ -51,7 +51,7 @@ class AttentionView(View):
         return self.layer is not None and self.head is not None
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """Thumbnails, layers × heads, of each set; or the map of the one head that was asked for."""
+        """Thumbnails, layers × heads, of each set; or the map of the one selected head."""
         return [(_map if self._one_head else _grid)(part, language) for part in self.parts]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
@@ -104,7 +104,7 @@ def _block_note(part: PartWeights, language: Language) -> str:
 
 
 def _tokens_note(part: PartWeights, language: Language) -> str:
-    """The tokens in the note of a picture, which has no room for labels along every map."""
+    """The tokens in the note of an image, which has no room for labels along every map."""
 
     def listed(pieces: Sequence[str]) -> str:
         return " ".join(pieces[:MOST_TOKENS_LISTED]) + (" …" if len(pieces) > MOST_TOKENS_LISTED else "")

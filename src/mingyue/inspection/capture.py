@@ -35,7 +35,7 @@ def capture(
 
     Without edits the logits are compared with those of the fused pass. Raises `GenerationError` if they differ by more
     than `TOLERANCE` (relative to the largest logit if that is above 1), and for NaN or infinite logits; `SettingsError`
-    for an edit that returns anything but a tensor like the one that it received.
+    for an edit that returns anything but a tensor of the same shape, dtype and device.
     """
     taps = Taps(places, checked(edits))
     logits_TV = subject.logits(reading, taps)

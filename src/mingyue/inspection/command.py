@@ -1,4 +1,4 @@
-"""How a view is asked for: each view module declares its `COMMAND`, with the options that this view has."""
+"""The interface of a view: each view module declares its `COMMAND`, with the options of the view."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
 
 Progress = Callable[[int, int], None]
-"""Receives how much is done, and how much there is in all."""
+"""Receives the amount done and the total."""
 Text = Reading | str | tuple[str, str]
 """A text already read, or to be read; for an encoder-decoder model (source, target)."""
 
@@ -24,7 +24,7 @@ class Option:
     """int or str; list[str] for an option that may be repeated."""
     help: str
     default: str | int | None = None
-    """The default as help shows it; None = there is none."""
+    """The default as shown in the help; None = no default."""
     architecture: Literal["encoder-decoder"] | None = None
     """The only architecture that takes this option; None = both do."""
 
@@ -36,15 +36,15 @@ TEXTS = Option("text", list[str], "Text to read; may be repeated. `-` reads stan
 FILE = Option("file", list[str], "UTF-8 file to read the text from.")
 SOURCE = Option("source", str, "Text to translate (same as --text).", architecture="encoder-decoder")
 TARGET = Option("target", str, "Translation to inspect.", "the model's own, beam 4", architecture="encoder-decoder")
-STEP = Option("step", int, "Training step whose checkpoint is inspected.", "the model as it is used")
-SEED = Option("seed", int, "Seed of everything that is drawn at random.", 0)
+STEP = Option("step", int, "Training step whose checkpoint is inspected.", "the final model, or the best so far")
+SEED = Option("seed", int, "Random seed.", 0)
 ONE_TEXT = (TEXT, FILE, SOURCE, TARGET, STEP)
 """The options of a view of one text, or one pair of texts."""
 _READ = frozenset(option.name for option in ONE_TEXT)
 
 
 class Inspected(Protocol):
-    """What views are made of: a model and the text that it reads (`mingyue.Inspection`)."""
+    """The input of views: a model and the text that it reads (`mingyue.Inspection`)."""
 
     @property
     def subject(self) -> Subject:
@@ -87,7 +87,7 @@ class Command:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the options that `make` takes: all but those that say what is read."""
+        """Names of the options that `make` takes: all but those that select the text."""
         return tuple(option.name for option in self.options if option.name not in _READ)
 
     def view(self, inspected: Inspected, options: Mapping[str, Any]) -> View:

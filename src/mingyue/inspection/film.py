@@ -62,7 +62,7 @@ class FilmView(View):
         columns.append(
             Words("its translation", "译文").of(language)
             if of_pairs
-            else Words("likeliest next token", "最可能的下一个 token").of(language)
+            else Words("most likely next token", "最可能的下一个 token").of(language)
         )
         chosen = _spread(len(self.frames), _MOST_PRINTED)
         rows = []
@@ -180,7 +180,7 @@ def film_view(
 ) -> FilmView:
     """A film of frames of one text; `heldout_loss` is the run's, by step.
 
-    Raises `SettingsError` where there is no frame, and for frames of different texts or models.
+    Raises `SettingsError` if there is no frame, and for frames of different texts or models.
     """
     if not frames:
         raise SettingsError("there is no frame to show")
@@ -194,7 +194,7 @@ def film_view(
 
 
 def _word(words_K: Sequence[str], values_K: Sequence[float]) -> TextMark:
-    """The likeliest token; the others on hover."""
+    """The most likely token; the others on hover."""
     lines = [f"{word}  {percent(value)}" for word, value in zip(words_K, values_K, strict=True)]
     return TextMark(words_K[0], values_K[0], lines)
 

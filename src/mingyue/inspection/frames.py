@@ -2,8 +2,8 @@
 
     <run>/watch/step-00001234.safetensors
 
-Attention maps are bytes (255 = weight 1) of at most 64 × 64 cells per head; of the lens the likeliest tokens and their
-probabilities are kept. Text is JSON in the header of the file.
+Attention maps are bytes (255 = weight 1) of at most 64 × 64 cells per head; the lens keeps the most likely tokens and
+their probabilities. Text is JSON in the header of the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mingyue.training.storage import disk_errors
 
 FORMAT = 1
 SIDE = 64
-"""Most cells per side of a map; for longer texts blocks of tokens are kept."""
+"""Maximum cells per side of a map; for longer texts blocks of tokens are kept."""
 MOST_POSITIONS = 128
 """Positions whose predictions are kept: the last ones."""
 _TOP = 3
@@ -65,7 +65,7 @@ class Frame:
     places_L: tuple[str, ...]
     """Names of taps: embeddings, then each block."""
     words_LTK: tuple[tuple[tuple[str, ...], ...], ...]
-    """The likeliest next tokens, as printable text."""
+    """The most likely next tokens, as printable text."""
     ids_LTK: NDArray[np.int32]
     probabilities_LTK: NDArray[np.float32]
     logprob_T: NDArray[np.float32]

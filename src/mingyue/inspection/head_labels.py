@@ -1,4 +1,4 @@
-"""The label of a head: the attention pattern that it is nearest to, with its score; and the loss without the head."""
+"""The label of a head: its nearest attention pattern, with the score; and the loss without the head."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class PartHeads:
     scores: Mapping[Source, Scores]
     """By the probe texts that they were measured on."""
     zero_LH: Floats | None
-    """Change of the loss, nats per token, when the head's output is 0; above 0 = the head helps. None: not measured."""
+    """Change of the loss (nats per token) with the head's output at 0; above 0 = the head lowers the loss.
+
+    None: not measured.
+    """
     mean_LH: Floats | None
     """The same when its output is its mean over the text."""
 

@@ -1,4 +1,4 @@
-"""Attention patterns, and how much of its weight a head gives to each on probe texts.
+"""Attention patterns, and the share of its attention weight that a head has on each, on probe texts.
 
 A random sequence of tokens from the model's vocabulary, repeated once, has no structure but position and repetition
 (Olsson et al. 2022, "In-context Learning and Induction Heads", measure induction this way). On real text, which the
@@ -56,7 +56,7 @@ PROBE_ROWS = 8
 MOST_RANDOM_TOKENS = 24
 """Tokens of a random sequence before it is repeated."""
 _FEWEST_RANDOM_TOKENS = 3  # with two, what followed the earlier occurrence would be the previous token
-_NEIGHBOURS = 1  # positions beside the diagonal that still count for it
+_NEIGHBOURS = 1  # positions next to the diagonal that count as on it
 
 Floats = NDArray[np.float64]
 
@@ -101,7 +101,7 @@ def random_probe(subject: Subject, seed: int) -> Probe:
     if period < _FEWEST_RANDOM_TOKENS:
         raise GenerationError(
             f"this model is too small for probe texts: its context of {config.context} tokens (window {window}) and "
-            f"its {min(map(len, tables))} tokens of text leave room for a repeated sequence of {max(period, 0)}; "
+            f"its {min(map(len, tables))} tokens of text allow a repeated sequence of {max(period, 0)}; "
             f"at least {_FEWEST_RANDOM_TOKENS} are needed"
         )
     generator = torch.Generator().manual_seed(seed)
@@ -127,7 +127,7 @@ def _usable(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
     readable = {index: piece.decode("utf-8", "replace") for index, piece in spelled if piece}
     text = list(readable)
     whole = [index for index, piece in readable.items() if piece.isprintable() and "\ufffd" not in piece]
-    ours = tokenizer.kind in ("char", "bpe")  # whose first ids are single bytes, for what was not learned
+    ours = tokenizer.kind in ("char", "bpe")  # their first ids are single bytes (byte fallback)
     learned = [index for index in whole if ours and index >= FIRST_LEARNED]
     found = next((ids for ids in (learned, whole) if len(ids) >= _FEWEST_RANDOM_TOKENS), text)
     return torch.tensor(found, dtype=torch.long)
@@ -159,7 +159,7 @@ def _self_masks(part: AttentionPart, ids_BT: Tensor) -> dict[Pattern, Tensor]:
     step_TS = torch.arange(n_tokens) - torch.arange(n_tokens)[:, None]  # from the query to the key
     key_S = torch.arange(n_tokens)
     same_BTS = (ids_BT[:, :, None] == ids_BT[:, None]) & (step_TS != 0)
-    after_BTS = F.pad(same_BTS[:, :, :-1], (1, 0))  # the key stands after an occurrence
+    after_BTS = F.pad(same_BTS[:, :, :-1], (1, 0))  # the key follows an occurrence
     found: dict[Pattern, Tensor] = {
         "first": (key_S == 0).expand(n_tokens, -1),
         "previous": step_TS == -1,

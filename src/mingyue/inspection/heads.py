@@ -57,14 +57,14 @@ _SHORT: dict[Pattern, Words] = {
 
 @dataclass(frozen=True)
 class HeadsView(View):
-    """What each head does, the score that earned its label, and the loss without it."""
+    """The label of each head with its score, and the loss without the head."""
 
-    title: ClassVar[Words] = Words("What the heads do", "各个头在做什么")  # pyrefly: ignore[bad-override]
+    title: ClassVar[Words] = Words("Attention heads", "注意力头")  # pyrefly: ignore[bad-override]
     parts: tuple[PartHeads, ...]
     loss: float | None
     """Loss of the whole model on the measured texts, nats per token; None if there were none."""
     measured_on: Words
-    """A sentence that says on which texts the loss was measured."""
+    """A sentence about the texts on which the loss was measured."""
 
     def part(self, name: Part) -> PartHeads:
         """The heads of one kind of attention. Raises `KeyError` for a kind that this model lacks."""
@@ -80,7 +80,7 @@ class HeadsView(View):
         return charts
 
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """A row for each head: label, score, threshold, what uniform attention scores, change of the loss."""
+        """A row for each head: label, score, threshold, score of uniform attention, change of the loss."""
         return [heads_table(part, self.loss, self.measured_on, language) for part in self.parts]
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def heads_view(
 ) -> HeadsView:
     """Label all heads of a model and switch each of them off in turn.
 
-    Labels are earned on a random sequence (by `seed`) that is repeated once, and on the texts `probes`, on which the
+    Labels are measured on a random sequence (by `seed`) that is repeated once, and on the texts `probes`, on which the
     loss is measured too; cross-attention is labelled on these alone. Without `probes` the loss is that of the repeated
     part of the random sequence; for an encoder-decoder model it is then not measured, and cross-attention is labelled
     on random pairs.
@@ -212,9 +212,9 @@ def _change(value: float) -> str:
 
 
 def heads_table(part: PartHeads, loss: float | None, measured_on: Words, language: Language) -> TextTable:
-    """A row for each head: label, score, threshold, what uniform attention scores, change of the loss."""
+    """A row for each head: label, score, threshold, score of uniform attention, change of the loss."""
     numbered = [Words("layer", "层"), Words("head", "头")]
-    numbers = [Words("score", "得分"), Words("threshold", "门槛"), Words("uniform", "均匀")]
+    numbers = [Words("score", "得分"), Words("threshold", "阈值"), Words("uniform", "均匀")]
     changes = (Words("Δ loss, off", "关掉后 Δ 损失"), Words("Δ loss, mean", "取均值后 Δ 损失"))
     changed = () if part.zero_LH is None else changes
     rows = []
@@ -238,19 +238,19 @@ def heads_table(part: PartHeads, loss: float | None, measured_on: Words, languag
 def _note(loss: float | None, measured_on: Words, language: Language) -> str:
     parts = [
         Words(
-            "Score: share of its weight that a head gives to the pattern, on a repeated random sequence or on the "
-            f"text. A label needs the threshold: the score of uniform attention + {EARNED} of the distance to 1.",
+            "Score: share of a head's attention weight on the pattern, on a repeated random sequence or on the "
+            f"text. The threshold of a label: the score of uniform attention + {EARNED} of the distance to 1.",
             "得分：头在重复一遍的随机 token 序列上或在文本上给该模式的权重占比。"
-            f"达到门槛才有标签：均匀注意力的得分 + 它到 1 的距离的 {EARNED}。",
+            f"标签的阈值：均匀注意力的得分 + 它到 1 的距离的 {EARNED}。",
         )
     ]
     if loss is not None:
         parts.append(
             Words(
                 f"Δ loss: change from {loss:.3f} nats per token when the output of the head is 0 (off), or its mean "
-                "over the text; above 0 = the head helps.",
+                "over the text; above 0 = the head lowers the loss.",
                 f"Δ 损失：头的输出置零（关掉）或换成全文均值时，每 token 损失较 {loss:.3f} nat 的变化；"
-                "正数表示该头有用。",
+                "正数表示该头降低了损失。",
             )
         )
     parts.append(measured_on)
@@ -280,7 +280,7 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
 
     name = PART_NAMES[part.part]
     return WordGrid(
-        Words(f"{name.en}: what each head does", f"{name.zh}：各个头的作用").of(language),
+        Words(f"{name.en}: label of each head", f"{name.zh}：各个头的标签").of(language),
         [[mark(layer, head) for head in range(len(heads))] for layer in range(len(layers))],
         row_labels=layers,
         column_labels=heads,
@@ -288,9 +288,9 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
         high=1.0,
         legend=Words("score", "得分").of(language),
         note=Words(
-            "Score: share of its weight that a head gives to the pattern it is nearest to. A label needs the score of "
-            f"uniform attention + {EARNED} of the distance from there to 1.",
-            f"得分：头给最接近的模式的权重占比。达到均匀注意力的得分 + 它到 1 的距离的 {EARNED} 才有标签。",
+            "Score: share of a head's attention weight on its nearest pattern. The threshold of a label: the score "
+            f"of uniform attention + {EARNED} of the distance from there to 1.",
+            f"得分：头给最接近的模式的权重占比。标签的阈值：均匀注意力的得分 + 它到 1 的距离的 {EARNED}。",
         ).of(language),
         page_note=Words(
             "Hover for all scores, with those of uniform attention in brackets.",

@@ -19,13 +19,13 @@ Here the logits of a model of six letters with random weights change without one
     >>> bool((plain_TV - without_TV).abs().max() > 0)
     True
 
-Activation patching finds the activations that carry what distinguishes two texts. The model reads the corrupted text
-with one vector, at one tap and position, taken from its pass over the clean text; 1 = the clean answer is recovered:
+Activation patching finds the activations that carry the difference between two texts. The model reads the corrupted
+text with one vector, at one tap and position, taken from its pass over the clean text; 1 = the answer is recovered:
 
     >>> view = patching(subject, subject.read("abc"), subject.read("dbc"), answer="a", instead="d")
     >>> view.recovered_PT.shape, view.places
     ((2, 3), ('blocks.0.output', 'blocks.1.output'))
-    >>> round(float(view.recovered_PT[-1, -1]), 3)  # the last vector of the last block is all that the answer sees
+    >>> round(float(view.recovered_PT[-1, -1]), 3)  # the answer depends on the last vector of the last block alone
     1.0
     >>> moved = replace_vector("blocks.0.output", 0, subject.module.embedding.weight[5])
     >>> bool((edited_logits(subject, reading, moved) - plain_TV).abs().max() > 0)
@@ -52,7 +52,7 @@ Edits = dict[str, Edit]
 
 
 def switch_off(layer: int, head: int, part: str = "self") -> Edits:
-    """Edits that set the output of one head to 0. `part`: "self"; of an encoder-decoder "encoder", "decoder", "cross".
+    """Edits that set the output of one head to 0. `part`: "self"; for an encoder-decoder "encoder", "decoder", "cross".
 
     Layers and heads are counted from 0. Whether the model has them is checked when the edits are used.
     """
@@ -76,10 +76,10 @@ def switch_off(layer: int, head: int, part: str = "self") -> Edits:
 
 
 def replace_vector(place: str, position: int, vector: Tensor | Sequence[float] | float) -> Edits:
-    """Edits that put a vector at one position (from 0; negative ones count from the end) of a tap; a number fills it.
+    """Edits that put a vector at one position (from 0; negative ones count from the end) of a tap.
 
     `place` is the tap. The vector has the shape of the value at one position: [M] of the residual stream, [H, D] of
-    queries and heads, where [D] goes to every head. When used, the edit raises
+    queries and heads, where [D] is used for every head; a number fills the vector. When used, the edit raises
     `SettingsError` for a position or a shape that does not fit.
     """
 
@@ -111,7 +111,7 @@ def _position_axis(value: Tensor) -> int:
 
 @torch.inference_mode()
 def edited_logits(subject: Subject, reading: Reading, edits: Mapping[str, Edit]) -> Tensor:
-    """logits_TV with edits made on the way.
+    """logits_TV of a forward pass with edits.
 
     Raises `SettingsError` for a name that is no tap of this model (with the nearest that is), and for an edit that
     returns another kind of tensor.

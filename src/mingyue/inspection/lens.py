@@ -34,7 +34,7 @@ _MOST_ON_HOVER = 25
 
 @dataclass(frozen=True, eq=False)
 class LensView(View):
-    """Predictions of L layers (embeddings, then each block) at T positions, the K likeliest tokens of each."""
+    """Predictions of L layers (embeddings, then each block) at T positions, the K most likely tokens of each."""
 
     title = Words("Logit lens: what each layer would predict next", "Logit lens：每一层对下一个 token 的预测")
 
@@ -50,7 +50,7 @@ class LensView(View):
     top_pieces_LTK: tuple[tuple[tuple[str, ...], ...], ...]
     top_probabilities_LTK: Floats
     truth_rank_LT: Ints
-    """Rank of the token that comes next, 1 = the likeliest; 0 where none is known."""
+    """Rank of the token that comes next, 1 = the most likely; 0 where none is known."""
     truth_logprob_LT: Floats
     """log P of the token that comes next, natural; NaN where none is known."""
     divergence_LT: Floats
@@ -176,7 +176,7 @@ class LensView(View):
         n_all, n_top = len(self.pieces_T), self.top_ids_LTK.shape[-1]
         said = [
             Words(
-                "Rows: the token just read. Columns: the likeliest next token of each layer, with its probability.",
+                "Rows: the token just read. Columns: the most likely next token of each layer, with its probability.",
                 "行：刚读到的 token。列：每一层认为最可能的下一个 token 及其概率。",
             )
         ]
@@ -263,7 +263,7 @@ class LensView(View):
             ]
             for t in range(first, n_all)
         ]
-        title = Words("The likeliest next token at each layer", "每一层最可能的下一个 token").of(language)
+        title = Words("The most likely next token at each layer", "每一层最可能的下一个 token").of(language)
         return TextTable(title, names, rows, note=self._about_words(language))
 
     def _cell(self, layer: int, t: int) -> str:
@@ -273,7 +273,7 @@ class LensView(View):
 
 @torch.inference_mode()
 def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> LensView:
-    """The `top` likeliest next tokens (default: 5) of every layer of a decoder at every position.
+    """The `top` most likely next tokens (default: 5) of every layer of a decoder at every position.
 
     The printed table has the first of each position; with `top` that many, but at most 3.
 

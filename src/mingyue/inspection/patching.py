@@ -1,4 +1,4 @@
-"""Activation patching: which activations carry what distinguishes two texts (Meng et al. 2022, section 2)."""
+"""Activation patching: which activations carry the difference between two texts (Meng et al. 2022, section 2)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def patching(
 ) -> PatchingView:
     """Read `corrupted` with one vector of `clean`, for each tap and position in turn.
 
-    `answer` is the token that the clean text makes likelier, `instead` the one that the corrupted text does: texts of
+    `answer` is more likely after the clean text, `instead` after the corrupted one: texts of
     one token each, or ids. The logits are those at position `at`. `places` are taps or patterns; by default the
     residual stream after every block (for an encoder-decoder model, after every block of the decoder).
 
@@ -180,7 +180,7 @@ def patching(
     if abs(after - before) < LEAST_DIFFERENCE:
         raise GenerationError(
             f"both texts have the same logit difference ({after:+.4f}): there is nothing to recover",
-            advice="Choose an answer that one of the texts makes likelier.",
+            advice="Choose an answer that one of the texts makes more likely.",
         )
     found_PT = torch.stack([_patched(subject, corrupted, name, seen.values[name], difference) for name in names])
     pieces = [reading.source_pieces if in_source == {True} else reading.pieces for reading in (clean, corrupted)]

@@ -1,4 +1,4 @@
-"""The likeliest tokens of a distribution, and the probability and rank of the actual token."""
+"""The most likely tokens of a distribution, and the probability and rank of the actual token."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MOST_LOGITS = 1 << 24
 
 @dataclass(frozen=True)
 class Ranked:
-    """The likeliest tokens of N distributions, with the actual token, which may be unknown."""
+    """The most likely tokens of N distributions, with the actual token, which may be unknown."""
 
     top_ids_NK: Tensor
     top_logprobs_NK: Tensor
     truth_logprob_N: Tensor
     """NaN where the actual token is unknown."""
     truth_rank_N: Tensor
-    """1 = the likeliest; 0 where the actual token is unknown."""
+    """1 = the most likely; 0 where the actual token is unknown."""
 
 
 def ranked(logprobs_NV: Tensor, truth_N: Tensor, top: int) -> Ranked:

@@ -1,4 +1,4 @@
-"""A page with all views of one text: a section for each, with a sentence on how to read its pictures."""
+"""A page with all views of one text: a section for each, with a sentence on how to read its figures."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ WORDS_SHOWN = 3
 
 @dataclass(frozen=True)
 class _Head:
-    """What stands above the pictures of a section."""
+    """The text above the figures of a section."""
 
     title: Words
     how: Words
-    """How to read the pictures."""
+    """How to read the figures."""
 
 
-_NO_WORDS = Words("No token of this text is a word of its own.", "这段文本里没有能单独成词的 token。")
+_NO_WORDS = Words("No token of this text is a whole word.", "这段文本里没有能单独成词的 token。")
 _NOT_TWICE = Words(
-    "No word stands twice in this text: `mingyue inspect vectors MODEL --word … --texts …` compares several texts.",
+    "No word occurs twice in this text: `mingyue inspect vectors MODEL --word … --texts …` compares several texts.",
     "这段文本里没有出现两次的词：`mingyue inspect vectors MODEL --word … --texts …` 可以比较几段文本。",
 )
 _HEADS = {
     "surprise": _Head(
         Words("Surprise", "意外程度"),
         Words(
-            "Each token is coloured by −log P given the tokens before it: pale = expected, dark = a surprise. Point at "
-            "a token to see its probability, and the tokens that the model found likelier.",
-            "每个 token 按 −log P 着色，以前面的 token 为条件：颜色浅，说明在意料之中；颜色深，说明出乎意料。"
-            "把指针放在 token 上，可以看到它的概率，以及模型认为更可能的 token。",
+            "Each token is coloured by −log P given the tokens before it: pale = likely, dark = unlikely. Hover over "
+            "a token to see its probability and the most likely tokens.",
+            "每个 token 按 −log P 着色，以前面的 token 为条件：浅色的可能性大，深色的可能性小。"
+            "悬停可以看到它的概率和最可能的 token。",
         ),
     ),
     "attention": _Head(
@@ -72,38 +72,37 @@ _HEADS = {
         Words(
             "After every layer the vector at each position is decoded as if the model ended there: which token would "
             "come next? A column is a position, a row a layer, the colour is the probability of the token shown. "
-            "Predictions that settle in low layers were easy; those that change at the end needed the whole model.",
+            "Some predictions are final in low layers; others change up to the last one.",
             "在每一层之后，都当作模型到此为止，把各个位置的向量解码成对下一个 token 的预测。"
             "一列是一个位置，一行是一层，颜色是所示 token 的概率。"
-            "在低层就定下来的预测比较容易；到最后才改变的，要靠整个模型。",
+            "有些预测在低层就已确定，有些到最后一层还在改变。",
         ),
     ),
     "heads": _Head(
-        Words("What the heads do", "各个头在做什么"),
+        Words("Attention heads", "注意力头"),
         Words(
-            "Heads are labelled by what they do on probe texts, with the score that earned the label and the score of "
-            "uniform attention. How much a head matters is seen from the loss without it: a clear label alone does "
-            "not say.",
-            "每个头按它在探测文本上的表现贴标签，旁边是得到标签的分数，以及均匀注意力的分数。"
-            "一个头重不重要，要看关掉它之后的损失；标签清楚并不等于重要。",
+            "Heads are labelled by their attention on probe texts, with the score of the label and the score of "
+            "uniform attention. The loss without a head measures its effect; a high score alone does not show it.",
+            "每个头按它在探测文本上的注意力标注，旁边是标签的分数和均匀注意力的分数。"
+            "没有这个头时的损失衡量它的作用；分数高并不说明作用大。",
         ),
     ),
     "neighbours": _Head(
         Words("Nearest tokens", "最近的 token"),
         Words(
             "Tokens whose embeddings point in the most similar direction (cosine; 1 = the same direction). The input "
-            "table is what the model reads with, the output table what it predicts with.",
+            "table embeds the tokens that are read, the output table predicts the next token.",
             "嵌入方向最接近的 token（余弦，1 表示方向相同）。输入表用于读取，输出表用于预测。",
         ),
     ),
     "vectors": _Head(
         Words("One word at several positions", "同一个词在不同位置"),
         Words(
-            "One word at several positions: the embedding is the same, and layer by layer the vectors take in their "
-            "context. A cosine far below 1 says that the model tells the uses apart; compare it with the band of "
-            "random pairs.",
-            "同一个词出现在几个位置：嵌入相同，然后逐层吸收上下文。"
-            "余弦远低于 1，说明模型把这些用法区分开了；可与随机 token 对的范围比较。",
+            "One word at several positions: the embedding is the same, and with each layer the vectors depend more on "
+            "the context. A cosine far below 1 shows that the model distinguishes the uses; compare it with the band "
+            "of random pairs.",
+            "同一个词出现在几个位置：嵌入相同，层数越高，向量越取决于上下文。"
+            "余弦远低于 1，说明模型区分了这些用法；可与随机 token 对的范围比较。",
         ),
     ),
     "trace": _Head(
@@ -128,10 +127,10 @@ def write_report(
     remarks: Sequence[Words] = (),
     progress: Progress | None = None,
 ) -> list[str]:
-    """Write a page about one text, in English and Chinese, `language` first; `remarks` stand in the first section.
+    """Write a page about one text, in English and Chinese, `language` first; `remarks` are in the first section.
 
-    `word` is the word of the sections on words (default: words of the text); `progress` receives the sections done and
-    all. Where a section has nothing to show, the page says why, and so do the returned notes. Raises `SettingsError`
+    `word` selects the word of its sections (default: words of the text); `progress` receives the sections done and
+    all. If a section has no result, the page and the returned notes state the reason. Raises `SettingsError`
     for a name that does not end in .html, a missing folder, and an unknown language.
     """
     check_output_path(path, (".html",))
@@ -159,7 +158,7 @@ def write_report(
 
 
 def _section(anchor: str, look: Callable[[], _Parts], notes: list[Words]) -> Section:
-    """A section; where a view has nothing to show of this text, a sentence that says why, which is noted too."""
+    """A section; if a view has no result for this text, a sentence with the reason, which is noted too."""
     title, how = _HEADS[anchor].title, _HEADS[anchor].how
     try:
         found = look()
@@ -168,7 +167,7 @@ def _section(anchor: str, look: Callable[[], _Parts], notes: list[Words]) -> Sec
         if isinstance(error, NothingToShowError):
             why = error.words
         why = Words(f"{why.en[:1].upper()}{why.en[1:]}.", f"{why.zh}。")
-        notes.append(Words(f"The section {title.en!r} has no pictures. {why.en}", f"“{title.zh}”一节没有图。{why.zh}"))
+        notes.append(Words(f"The section {title.en!r} has no figures. {why.en}", f"“{title.zh}”一节没有图。{why.zh}"))
         return Section(title, {language: [why.of(language)] for language in LANGUAGES}, anchor)
     return Section(title, {language: [how.of(language), *found[language]] for language in LANGUAGES}, anchor)
 
@@ -178,7 +177,7 @@ def _both(make: Callable[[Language], list[_Part]]) -> _Parts:
 
 
 def _shown(view: View, tables: int | None = None) -> Callable[[Language], list[_Part]]:
-    """The charts of a view, and its first `tables` tables: the others repeat in rows what a chart shows on hover."""
+    """The charts of a view, and its first `tables` tables: the others repeat the tooltips of a chart."""
     return lambda language: [*view.charts(language), *view.tables(language)[:tables]]
 
 
@@ -222,7 +221,7 @@ def _words_of(subject: Subject, reading: Reading) -> list[str]:
 
 
 def _neighbours(subject: Subject, reading: Reading, word: str | None) -> _Parts:
-    """Charts of the word asked for, or a table of some words of the text."""
+    """Charts of the given word, or a table of some words of the text."""
     if word is not None:
         return _both(_shown(neighbours_view(subject, word), tables=0))
     views = [neighbours_view(subject, one) for one in _words_of(subject, reading) if _is_token(subject, one)]
@@ -249,7 +248,7 @@ def _is_token(subject: Subject, word: str) -> bool:
 
 
 def _vectors(subject: Subject, reading: Reading, word: str | None, seed: int) -> _Parts:
-    """The word asked for, or the first that occurs twice in the text."""
+    """The given word, or the first that occurs twice in the text."""
     text = reading.text if reading.source is None else reading.source
     words = [one for one in _words_of(subject, reading) if text.count(one) > 1] if word is None else [word]
     if not words:
@@ -261,7 +260,7 @@ COMMAND = Command(
     None,
     options=(
         *ONE_TEXT,
-        Option("word", str, "Word of the sections on words.", "words of the text"),
+        Option("word", str, "Word shown in the sections on vectors and nearest tokens.", "words of the text"),
         SEED,
     ),
 )

@@ -1,4 +1,4 @@
-"""The surprise of each token of a text, −log P, and the tokens that were likelier."""
+"""The surprise of each token of a text, −log P, and the most likely tokens."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class SurpriseView(View):
     pieces_N: tuple[str, ...]
     """The tokens as printable text."""
     texts_N: tuple[str, ...]
-    """The tokens as they stand in the text, newlines included."""
+    """The text of the tokens, newlines included."""
     ids_N: Ints
     logprob_N: Floats
     """log P of each token given all before it, natural; NaN for a first token with no token before it."""
     rank_N: Ints
-    """1 = the likeliest; 0 where it was not predicted."""
+    """1 = the most likely; 0 where it was not predicted."""
     top_ids_NK: Ints
-    """The likeliest tokens at each position; −1 where nothing was predicted."""
+    """The most likely tokens at each position; −1 where nothing was predicted."""
     top_pieces_NK: tuple[tuple[str, ...], ...]
     top_probabilities_NK: Floats
     total: float
@@ -100,12 +100,12 @@ class SurpriseView(View):
 
     def _value(self, n: int) -> float | None:
         value = -float(self.logprob_N[n])
-        return max(0.0, value) if math.isfinite(value) else None  # of a certain token it is −0
+        return max(0.0, value) if math.isfinite(value) else None  # −0 for a token with probability 1
 
     def _hover(self, n: int, language: Language) -> list[str]:
         value = self._value(n)
         if value is None:
-            return [Words("first token: no token stands before it", "第一个 token：前面没有 token").of(language)]
+            return [Words("first token: there is no token before it", "第一个 token：前面没有 token").of(language)]
         probability, rank = percent(math.exp(-value)), int(self.rank_N[n])
         head = Words(
             f"{self.pieces_N[n]}: {value:.2f} nats, P = {probability}, rank {rank}",
@@ -144,13 +144,13 @@ class SurpriseView(View):
         said = [
             Words(
                 f"Darker = less likely; the scale ends at {_DARKEST:.0f} nats (P = {percent(math.exp(-_DARKEST))}).",
-                f"颜色越深越出乎意料；色标到 {_DARKEST:.0f} nat 为止（P = {percent(math.exp(-_DARKEST))}）。",
+                f"颜色越深，可能性越小；色标到 {_DARKEST:.0f} nat 为止（P = {percent(math.exp(-_DARKEST))}）。",
             )
         ]
         if len(self.pieces_N) and self.rank_N[0] == 0:
             said.append(
                 Words(
-                    "The first token has no probability: no token stands before it.",
+                    "The first token has no probability: there is no token before it.",
                     "第一个 token 没有概率：它前面没有 token。",
                 )
             )
@@ -176,7 +176,7 @@ class SurpriseView(View):
 
 @torch.inference_mode()
 def surprise_view(subject: Subject, reading: Reading, *, top: int = 5) -> SurpriseView:
-    """−log P of each token of a reading, and the `top` likeliest tokens at each position.
+    """−log P of each token of a reading, and the `top` most likely tokens at each position.
 
     Of one text, which may be longer than the context (`subject.read(text, any_length=True)`), in windows as
     `mingyue.scoring.score` reads it, up to 20,000 tokens; the sum is that of `score`. Of a pair, the target (EOS

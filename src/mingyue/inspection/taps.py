@@ -1,4 +1,4 @@
-"""Names of taps: which there are in a model, and what they are called in tables and charts (`mingyue.nn.taps`)."""
+"""The taps of a model, and their labels in tables and charts (`mingyue.nn.taps`)."""
 
 from __future__ import annotations
 

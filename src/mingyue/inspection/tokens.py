@@ -72,7 +72,7 @@ def occurrences(tokenizer: Tokenizer, ids: Sequence[int], word: str) -> list[Occ
     start = text.find(word) if word else -1
     while start >= 0:
         end = start + len(word)
-        # The word's first token comes after the one that completes what stands before it, unless that one has both.
+        # The word's first token follows the one that completes the text before it, unless that token has both.
         before = _reaching(ends, start) if start else None
         first = opening if before is None else before + (ends[before] == start)
         found.append(Occurrence(start, end, first, _reaching(ends, end)))

@@ -105,7 +105,7 @@ class TraceView(View):
 def trace_view(subject: Subject, reading: Reading) -> TraceView:
     """Run the model over a reading and record every step, from the running code.
 
-    Attention takes the explicit path, with scores and weights, as wherever weights are shown; the fused kernel computes
+    Attention uses the explicit path, with scores and weights, as in all views of weights; the fused kernel computes
     the same without them. With a sliding window the products are counted over the keys that the kernel computes. Raises
     `NothingToShowError` for a text whose weights would not fit.
     """
@@ -245,9 +245,9 @@ def _lines(groups: _Groups, language: Language) -> TextTable:
         number += len(group)
     title = Words("Formulas and source lines", "公式与源代码行")
     note = Words(
-        "Files and lines are those that ran. A tap is the name under which a value can be captured and edited. "
-        "[view]: the same memory in another shape; [copy]: the numbers are copied.",
-        "文件和行号是实际执行的那一行。tap 是可以查看和修改这个值的名字。"
+        "Files and lines are those of the code that ran. A tap is the name under which a value can be captured and "
+        "edited. [view]: the same memory in another shape; [copy]: the numbers are copied.",
+        "文件和行号是实际执行的代码。tap 是可以查看和修改这个值的名字。"
         "[view]：同一块内存换个形状；[copy]：数字被复制。",
     )
     spared = [columns[2], columns[3]]

@@ -77,7 +77,7 @@ _VALUE = Rule(
 )
 
 INPUT = Rule(Words("input of attention", "注意力的输入"), "Q M", "x", 1)
-"""Not an operation: what the fused projection reads."""
+"""Not an operation: the input of the fused projection."""
 
 _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
     ("embedding", "", "embedding"): _LOOKUP,
@@ -142,13 +142,13 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
         Words("scores: scaled", "得分：缩放"), "H Q K", "q·kᵀ / √D", 5
     ),
     ("attention", "explicit_attention", "masked_fill", 0): Rule(
-        Words("mask hidden positions", "用掩码遮住不可见的位置"), "H Q K", "hidden → −∞", 5
+        Words("mask the scores", "用掩码遮住不可见的位置"), "H Q K", "masked → −∞", 5
     ),
     ("attention", "explicit_attention", "softmax"): Rule(
         Words("weights: softmax of each row", "权重：逐行 softmax"), "H Q K", "exp(s) / Σ exp(s)", 5
     ),
     ("attention", "explicit_attention", "masked_fill", 1): Rule(
-        Words("masked weights are exactly 0", "被遮住的权重恰好为 0"), "H Q K", "hidden → 0", 5
+        Words("masked weights are exactly 0", "被遮住的权重恰好为 0"), "H Q K", "masked → 0", 5
     ),
     ("attention", "explicit_attention", "matmul", 1): Rule(
         Words("weighted sum of values per head", "各头对值加权求和"), "H Q D", "weights·v", 5
@@ -157,7 +157,7 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
         Words("back: positions before heads (transpose)", "换回：位置在前，头在后（transpose）"), "Q H D", "", 6
     ),
     ("attention", "Attention.join_heads", "flatten"): Rule(
-        Words("join the heads (flatten)", "拼接各头（flatten）"), "Q H·D", "", 7
+        Words("concatenate the heads (flatten)", "拼接各头（flatten）"), "Q H·D", "", 7
     ),
     ("attention.output", "", "linear"): Rule(
         Words("output projection", "输出投影"), "Q M", "heads·Wᵀ + b", 8
@@ -183,7 +183,7 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
     ("output", "", "linear"): Rule(
         Words("logits: a score for every token of the vocabulary", "logits：给词表里每个 token 打分"), "Q V", "x·Wᵀ + b"
     ),
-    # Around the model.
+    # Outside the modules.
     ("model", "text_loss", "log_softmax"): Rule(
         Words("softmax, as logarithms", "softmax（取对数）"), "N V", "log P = z − log Σ exp(z)"
     ),

@@ -31,7 +31,7 @@ class VectorsView(WordVectors, View):
     title = Words("One word in several contexts", "同一个词，不同的语境")
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """Cosines by layer, their matrices, the plane."""
+        """Cosines by layer, their matrices, the PCA."""
         return _charts(self, language)
 
     def tables(self, language: Language = "en") -> list[TextTable]:
@@ -120,7 +120,7 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         for (x, y), label, row in zip(view.plane_N2.tolist(), labels, view.text_N.tolist(), strict=True)
     ]
     plane = ScatterChart(
-        Words(f'"{word}": its final vectors in a plane (PCA)', f"“{word}”：末端向量的平面图（PCA）").of(language),
+        Words(f'"{word}": PCA of its final vectors', f"“{word}”：末端向量的平面图（PCA）").of(language),
         points,
         x="first",
         y="second",
@@ -175,7 +175,7 @@ def _tables(view: VectorsView, language: Language) -> list[TextTable]:
 
 
 def _about(view: VectorsView, language: Language) -> str:
-    """What must be known to read the pictures correctly."""
+    """Notes on how to read the figures."""
     notes: list[Words] = []
     if len(view.pieces) > 1:
         pieces = " + ".join(view.pieces)
@@ -210,7 +210,7 @@ def _about(view: VectorsView, language: Language) -> str:
 
 
 def _attended(view: VectorsView) -> Words:
-    """What a token attends to in this model, and which occurrences therefore cannot differ."""
+    """The tokens that a token attends to in this model, and the occurrences that therefore cannot differ."""
     if view.causal:
         seen = Words(
             "In this model a token attends only to itself and to the tokens before it.",
@@ -222,7 +222,7 @@ def _attended(view: VectorsView) -> Words:
         seen = Words(
             "In the encoder every token attends to the whole text.", "在编码器里，每个 token 都能注意到整段文本。"
         )
-        why = Words("stand in equal texts at the same position", "处在相同文本的相同位置")
+        why = Words("are at the same position in equal texts", "处在相同文本的相同位置")
         advice = Words("", "")
     if not view.alike:
         return seen

@@ -1,4 +1,4 @@
-"""What every view of a model can do: print tables, give charts, give its arrays, be saved, be shown in a notebook."""
+"""The base class of views: tables, charts, arrays, files and notebook display."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mingyue.words import Language, TextTable, Words
 
 
 class View(ABC):
-    """What was seen in a model: named arrays as public fields (shapes in their names), with charts and tables of them.
+    """A view of a model: named arrays as public fields (shapes in their names), with charts and tables.
 
     A view is a frozen dataclass; its `title` may be a field, or a plain class attribute `title = Words(…)`.
     """
@@ -21,20 +21,20 @@ class View(ABC):
 
     @abstractmethod
     def charts(self, language: Language = "en") -> list[Chart]:
-        """Pictures, with titles and labels in that language."""
+        """Images, with titles and labels in that language."""
 
     @abstractmethod
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """What a terminal prints."""
+        """The tables for a terminal."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The named arrays as lists, ready for JSON."""
 
     def save(self, path: Path | str, language: Language = "en") -> list[str]:
-        """Write it by the suffix: .html (one offline page), .png, .svg (pictures), .json (`to_dict`).
+        """Write a file in the format of its suffix: .html (one offline page), .png, .svg (images), .json (`to_dict`).
 
-        Returns what the user should know (a missing font). Raises as `write_charts` does.
+        Returns notes for the user (a missing font). Raises as `write_charts` does.
         """
         path = Path(path)
         check_output_path(path)
@@ -46,7 +46,7 @@ class View(ABC):
         )
 
     def _repr_html_(self) -> str:
-        """For notebooks: the page of the view in a frame of its own, so that its scripts and styles stay inside."""
+        """For notebooks: the page of the view in an iframe, which isolates its scripts and styles."""
         page = page_of_charts(self.charts(), title=self.title.en, tables=self.tables(), language="en")
         fit = "this.style.height=this.contentDocument.documentElement.scrollHeight+24+'px'"
         return (

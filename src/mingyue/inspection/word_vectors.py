@@ -37,7 +37,7 @@ class WordVectors:
     text_N: Ints
     """Which text it is in, from 0."""
     position_N: Ints
-    """The position of its last token in what the model reads, from 0."""
+    """The position of its last token in the input, from 0."""
     token_N: Ints
     """The id of that token."""
     pieces_N: tuple[str, ...]
@@ -168,7 +168,7 @@ class TextVectors:
     """Positions of tokens that are neither part of the word nor special."""
 
     def around(self, spot: Occurrence) -> str:
-        """The word with the characters beside it, all on one line."""
+        """The word with the characters around it, on one line."""
         before = self.characters[max(0, spot.start - _AROUND) : spot.start]
         after = self.characters[spot.end : spot.end + _AROUND]
         inside = f"{before}[{self.characters[spot.start : spot.end]}]{after}"
@@ -198,7 +198,7 @@ def read_vectors(subject: Subject, word: str, number: int, text: str) -> TextVec
                 f"text {number} does not have the word {word!r}: {_short(text)!r}",
                 f"第 {number} 段文本里没有“{word}”：{_short(text)!r}",
             ),
-            advice="Give texts in which the word stands as it is written here.",
+            advice="Give texts that contain the word exactly as written here.",
         )
     own = {place for spot in spots for place in range(spot.first, spot.last + 1)}
     return TextVectors(

@@ -146,7 +146,7 @@ class Family(Generic[Config]):
         for name, tensor in left.items():
             if not any(fnmatchcase(name, pattern) for pattern in self.ignored):
                 raise InteropError(
-                    f"tensor {name} {list(tensor.shape)} has no place in a {self.model_type} model of this config.json"
+                    f"tensor {name} {list(tensor.shape)} is not part of a {self.model_type} model of this config.json"
                 )
         return state
 

@@ -156,7 +156,7 @@ def marian_config(theirs: Json) -> EncoderDecoderConfig:
     """The config.json of a `MarianMTModel` → ours.
 
     Raises `InteropError` naming the key that is missing or not supported: another model, stacks with different heads
-    or inner widths, an untied output layer beside one table for both sides.
+    or inner widths, an untied output layer together with one table for both sides.
     """
     if theirs.get("model_type") != MARIAN.model_type:
         raise InteropError(f"config.json: model_type is {theirs.get('model_type')!r}, not {MARIAN.model_type!r}")

@@ -51,7 +51,7 @@ class TransformerBase(nn.Module, Generic[_Config]):
         )
 
     def _embed(self, ids_BT: Tensor, positions_BT: Tensor, table: nn.Embedding, positions: Positions) -> Tensor:
-        """Dropout(√M · E[ids] + PE(positions)): x_BTM (sections 3.4, 3.5 and 5.4; each part as the config has it)."""
+        """Dropout(√M · E[ids] + PE(positions)): x_BTM (sections 3.4, 3.5 and 5.4; each as in the config)."""
         x_BTM = table(ids_BT)
         if self.embedding_scale != 1.0:
             x_BTM = x_BTM * self.embedding_scale

@@ -37,12 +37,12 @@ def attention_parameters(config: PartsConfig) -> int:
 
 
 def feedforward_matrices(config: PartsConfig) -> int:
-    """Weights of one feed-forward part; a gated one has three matrices."""
+    """Weights of one feed-forward network; a gated one has three matrices."""
     return config.d_model * config.d_ff * (3 if config.feedforward == "swiglu" else 2)
 
 
 def feedforward_parameters(config: PartsConfig) -> int:
-    """Parameters of one feed-forward part: weights and biases."""
+    """Parameters of one feed-forward network: weights and biases."""
     inner = config.d_ff * (2 if config.feedforward == "swiglu" else 1)
     return feedforward_matrices(config) + config.bias_feedforward * (inner + config.d_model)
 
@@ -86,7 +86,7 @@ def kept_by_keys(config: PartsConfig, *, rotated: bool) -> int:
 
 
 def kept_by_feedforward(config: PartsConfig) -> int:
-    """Before and after the activation; ReLU needs one of them, a gated part three."""
+    """Before and after the activation; ReLU needs one of them, a gated network three."""
     return {"relu": 1, "swiglu": 3}.get(config.feedforward, 2) * config.d_ff
 
 

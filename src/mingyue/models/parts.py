@@ -43,7 +43,7 @@ class TiedOutput(nn.Module):
 
 
 def make_output(config: PartsConfig, embedding: nn.Embedding, *, bias: bool = False) -> nn.Module:
-    """The output layer, x_BTM → logits_BTV: tied to the embedding table, or with a weight of its own."""
+    """The output layer, x_BTM → logits_BTV: tied to the embedding table, or with its own weight."""
     if config.tied_output:
         return TiedOutput(embedding, bias=bias)
     return nn.Linear(config.d_model, config.vocab_size, bias=bias)

@@ -1,4 +1,4 @@
-"""Presets and the one dial: from a person's settings to a complete `ModelConfig`."""
+"""Presets and `depth`: from the user's settings to a complete `ModelConfig`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from mingyue.config import EncoderDecoderConfig, ModelConfig, ModelSettings, SizeSettings
 from mingyue.errors import SettingsError
 
-# Each preset is the published shape of its family; sizes come from the dial.
+# Each preset is the published architecture of its family; sizes come from `depth`.
 _PRESETS: dict[str, dict[str, Any]] = {
     # Qwen3 (Yang et al. 2025): rotary in halves, RMSNorm, QK-norm, SwiGLU, no biases.
     "modern": {"positions": "rotary", "feedforward": "swiglu", "norm": "rms", "qk_norm": True},
     # Reaches a loss soonest on a CPU: LayerNorm has one fused kernel there, squared ReLU has two matrices for SwiGLU's
-    # three, and an output layer of its own learns faster than a tied one.
+    # three, and an untied output layer learns faster than a tied one.
     "speed": {"positions": "rotary", "feedforward": "relu2", "norm": "layer", "qk_norm": True, "tied_output": False},
     # GPT-2 (Radford et al. 2019): learned positions, LayerNorm, GELU (tanh form), biases, tied.
     "gpt2": {
@@ -27,7 +27,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     # Llama 2 and 3 (Touvron et al. 2023): rotary, RMSNorm, SwiGLU, grouped queries, no biases, untied.
     "llama": {"positions": "rotary", "feedforward": "swiglu", "norm": "rms", "norm_eps": 1e-5, "tied_output": False},
 }
-# "Attention Is All You Need", sections 3 and 5.4, and table 3. What the paper leaves open is as in its own code,
+# "Attention Is All You Need", sections 3 and 5.4, and table 3. What the paper does not specify is as in its own code,
 # tensor2tensor: norms with an epsilon of 1e-6, attention without biases, Xavier initialisation.
 _PAPER: dict[str, Any] = {
     "positions": "sinusoidal",
@@ -56,15 +56,15 @@ _PAIR_PRESETS: dict[str, dict[str, Any]] = {
 }
 _GATED = ("swiglu",)
 _OWN_BASE, _LEAST_BASE = ("modern", "speed"), 100
-"""With a base as large as the context even the slowest pair turns by a radian or two over a text: at contexts of 64 to
-128 that learns faster than 10,000, at which most pairs hardly turn at all."""
+"""With a base as large as the context even the slowest pair rotates by a radian or two over a text: at contexts of 64
+to 128 that learns faster than 10,000, at which most pairs hardly rotate at all."""
 
 
 def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, context: int) -> ModelConfig:
-    """The complete config: preset first, then the dial `depth`, then every setting given by itself.
+    """The complete config: preset first, then `depth`, then every setting given explicitly.
 
-    The dial gives `depth` layers, a width of 64 · depth and heads of 64 (32 up to a width of 256, 16 up to
-    128): the ratio of width to layers of nanochat's dial. Raises `SettingsError` when sizes contradict each other.
+    `depth` gives that many layers, a width of 64 · depth and heads of 64 (32 up to a width of 256, 16 up to
+    128): nanochat's ratio of width to depth. Raises `SettingsError` when sizes contradict each other.
     """
     preset = settings.preset or "modern"
     if preset not in _PRESETS:
@@ -73,7 +73,7 @@ def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, cont
             advice=f"Give pairs (--source and --target), or one of {', '.join(_PRESETS)}.",
         )
     if settings.n_encoder_layers is not None:
-        raise SettingsError("a model of one text has no encoder: leave --n-encoder-layers out")
+        raise SettingsError("a decoder-only model has no encoder: leave --n-encoder-layers out")
     values: dict[str, Any] = _PRESETS[preset] | _given(settings)
     if preset in _OWN_BASE:
         values.setdefault("rotary_base", float(max(_LEAST_BASE, context)))
@@ -99,7 +99,7 @@ def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, cont
 def resolve_pair_config(
     settings: ModelSettings, *, vocab_size: int, source_vocab_size: int | None, context: int
 ) -> EncoderDecoderConfig:
-    """The complete config of a model for pairs: preset first, then every setting given by itself.
+    """The complete config of an encoder-decoder model: preset first, then every setting given explicitly.
 
     `source_vocab_size`: of a source side with its own tokenizer; None = one vocabulary. Raises `SettingsError` when
     sizes contradict each other, and for a preset or a setting of the other architecture.
@@ -111,7 +111,7 @@ def resolve_pair_config(
             advice=f"Give one of {', '.join(_PAIR_PRESETS)}.",
         )
     if settings.window is not None:
-        raise SettingsError("a sliding window is for models of one text: leave --window out")
+        raise SettingsError("a sliding window is for decoder-only models: leave --window out")
     values: dict[str, Any] = _PAIR_PRESETS[preset] | _given(settings)
     d_model = settings.d_model or (64 * settings.depth if settings.depth else values["d_model"])
     kept = d_model == values["d_model"]
@@ -136,12 +136,12 @@ def resolve_pair_config(
 
 
 def default_head(d_model: int) -> int:
-    """Width of a head for a model width, when none is given: narrow models want several heads more than wide ones."""
+    """Default width of a head for a model width: narrow models get narrower heads, so that they have several."""
     return 64 if d_model > 256 else 32 if d_model > 128 else 16
 
 
 def _given(settings: ModelSettings) -> dict[str, Any]:
-    """Choices of parts that were given: every setting of a model that is not a size."""
+    """The kinds of parts that were given: every model setting that is not a size."""
     parts = [name for name in type(settings).model_fields if name not in SizeSettings.model_fields]
     return {name: value for name in parts if (value := getattr(settings, name)) is not None}
 

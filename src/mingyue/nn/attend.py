@@ -13,7 +13,7 @@ from operator import and_
 import torch
 from torch import Tensor
 
-_ADDITIVE_HIDDEN = -1e4  # an additive bias at or below this can only mean "hidden"; fp16 reaches -65504
+_ADDITIVE_HIDDEN = -1e4  # an additive bias at or below this means "masked"; the range of fp16 ends at -65504
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Attend:
     allowed: Tensor | None = None
     """A dense boolean that broadcasts to [B, H, T, S]; True = may attend."""
     never_empty: bool = False
-    """A promise of the caller that every query sees some key, so that no path needs to handle empty rows."""
+    """The caller guarantees that every query sees some key, so that no path needs to handle empty rows."""
     _biases: dict[torch.dtype, Tensor] | None = field(default=None, repr=False)
     """The mask as an additive bias, by dtype; shared by all layers that share a description with a matrix."""
 

@@ -1,6 +1,6 @@
-"""Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V ("Attention Is All You Need", section 3.2), by two paths.
+"""Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V ("Attention Is All You Need", section 3.2), in two implementations.
 
-`explicit_attention` writes the equation out and returns the weights, for inspection; `fused_attention` calls PyTorch's
+`explicit_attention` computes it step by step and returns the weights, for inspection; `fused_attention` calls PyTorch's
 fused kernel, for speed (a sliding window: `mingyue.nn.windowed`).
 
 Shapes: query_BHTD, key_BGSD, value_BGSD; G divides H, and H/G query heads share a key-value head (Ainslie et al. 2023).
@@ -34,7 +34,7 @@ def explicit_attention(
     dropout: float = 0.0,
     taps: Taps | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention, written out. Returns (heads_BHTD, weights_BHTS).
+    """Scaled dot-product attention, step by step. Returns (heads_BHTD, weights_BHTS).
 
     Weights of masked keys are exactly 0 in any dtype: no large constant is added to scores.
     """
@@ -60,7 +60,7 @@ def needs_matrix(attend: Attend, n_queries: int, n_keys: int) -> bool:
 def fused_attention(
     query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, attend: Attend, *, dropout: float = 0.0
 ) -> Tensor:
-    """The same by `torch.nn.functional.scaled_dot_product_attention`. Returns heads_BHTD.
+    """Scaled dot-product attention by `torch.nn.functional.scaled_dot_product_attention`. Returns heads_BHTD.
 
     A mask is built only if `needs_matrix`: for rows of unequal length, and for documents.
     """
@@ -92,7 +92,7 @@ def fused_attention(
 def recorded_attention(
     query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, attend: Attend, *, dropout: float, taps: Taps
 ) -> Tensor:
-    """Attention that shows its values to `taps`; by the explicit path only if scores or weights are asked for."""
+    """Attention that passes its values to `taps`; on the explicit path only if scores or weights are requested."""
     query_BHTD, key_BGSD, value_BGSD = taps("query", query_BHTD), taps("key", key_BGSD), taps("value", value_BGSD)
     if taps.wants("scores") or taps.wants("weights"):
         heads_BHTD, _ = explicit_attention(query_BHTD, key_BGSD, value_BGSD, attend, dropout=dropout, taps=taps)
@@ -205,8 +205,8 @@ class MultiHeadAttention(Attention):
 class CrossAttention(Attention):
     """Encoder-decoder attention (section 3.2.3): head_i = Attention(x W_Qi, memory W_Ki, memory W_Vi).
 
-    Queries come from the decoder, keys and values from the encoder's output, `memory_BSM`. Neither is rotated: a
-    position in one text has no distance to a position in another.
+    Queries come from the decoder, keys and values from the encoder's output, `memory_BSM`. Neither is rotated: the
+    distance between positions of different texts is not defined.
     """
 
     query: nn.Linear

@@ -1,8 +1,8 @@
 """Blocks: sub-layers, each with Add & Norm ("Attention Is All You Need", section 3.1).
 
-A block of the encoder, or of a decoder-only model, has self-attention and the feed-forward part; a block of the paper's
-decoder has cross-attention between them. The paper normalises after the addition, LayerNorm(x + Sublayer(x)); most
-later models before the sub-layer, x + Sublayer(Norm(x)), which trains without warm-up (Xiong et al. 2020).
+A block of the encoder, or of a decoder-only model, has self-attention and a feed-forward network; a block of the
+paper's decoder has cross-attention between them. The paper normalises after the addition, LayerNorm(x + Sublayer(x));
+most later models before the sub-layer, x + Sublayer(Norm(x)), which trains without warm-up (Xiong et al. 2020).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Cache:
         self.lengths[row] = 0
 
     def copy(self, source: int, target: int, length: int | None = None) -> None:
-        """Make row `target` hold the first `length` tokens of row `source` (default: all), and nothing else."""
+        """Make row `target` hold the first `length` tokens of row `source` (default: all), and no others."""
         length = self.lengths[source] if length is None else length
         if not 0 <= length <= self.lengths[source]:
             raise ValueError(f"row {source} holds {self.lengths[source]} tokens: {length} cannot be copied")

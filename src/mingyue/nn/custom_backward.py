@@ -23,7 +23,7 @@ _Rest = TypeVarTuple("_Rest")
 def use_custom_backward(x: Tensor) -> bool:
     """Whether an operation on `x` uses its form of this module: in training on a CPU in fp32, without torch.compile."""
     return (
-        torch.is_grad_enabled()  # first, since it is the cheapest: generation asks a hundred times per token
+        torch.is_grad_enabled()  # first, because it is the cheapest: generation checks it a hundred times per token
         and x.dtype is torch.float32
         and x.device.type == "cpu"
         and not torch.compiler.is_compiling()
@@ -33,7 +33,7 @@ def use_custom_backward(x: Tensor) -> bool:
 def with_custom_backward(
     function: type[Function],
 ) -> Callable[[Callable[[Tensor, *_Rest], Tensor]], Callable[[Tensor, *_Rest], Tensor]]:
-    """Decorator: the decorated operation is computed by `function` wherever `use_custom_backward` says so."""
+    """Decorator: the decorated operation is computed by `function` where `use_custom_backward` is true."""
 
     def decorate(operation: Callable[[Tensor, *_Rest], Tensor]) -> Callable[[Tensor, *_Rest], Tensor]:
         @wraps(operation)

@@ -1,6 +1,6 @@
-"""The position-wise feed-forward part: the same two-layer network at every position.
+"""The position-wise feed-forward network: the same two layers at every position.
 
-"Attention Is All You Need", section 3.3: FFN(x) = max(0, x W₁ + b₁) W₂ + b₂. The activation is a choice.
+"Attention Is All You Need", section 3.3: FFN(x) = max(0, x W₁ + b₁) W₂ + b₂. The activation is configurable.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Generating one token calls a hundred modules for microseconds of work each. Calling a module looks for hooks and for
 tracing, and reading a parameter searches three dictionaries; the same `forward` on an object with plain attributes does
-neither. What is computed stays in one place: the object runs the `forward` of the module's own class.
+neither. The computation is not duplicated: the object runs the `forward` of the module's own class.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Taps: named values of a forward pass that can be recorded or replaced.
 
-A forward takes `taps=None`. With a `Taps` it shows every named value in turn; the taps record those whose names match,
-and may replace them. There are no hooks and no globals, and a pass without taps costs nothing extra.
+A forward takes `taps=None`. It passes every named value to a `Taps`, which records those whose names match, and may
+replace them. There are no hooks and no globals, and a pass without taps does no extra work.
 
 Names (`i` counts blocks from 0):
 
     embeddings                     x_BTM      token (and position) embeddings, after dropout
-    blocks.i.attention.query       BHTD       after QK-norm and rotation, as they meet the keys
+    blocks.i.attention.query       BHTD       after QK-norm and rotation, as used in the dot product
     blocks.i.attention.key         BGSD       likewise; with a cache, all keys of the row
     blocks.i.attention.value       BGSD
     blocks.i.attention.scores      BHTS       q·k / √d_head before mask and softmax
@@ -17,7 +17,7 @@ Names (`i` counts blocks from 0):
     blocks.i.feedforward.inner     BTF        after the activation
     blocks.i.feedforward.output    BTM
     blocks.i.output                x_BTM      the residual stream after the block
-    final                          x_BTM      what the output layer reads
+    final                          x_BTM      the input of the output layer
     logits                         BTV
 
 In an encoder-decoder model all names but `logits` start with `encoder.` or `decoder.`; a decoder block also has
@@ -28,7 +28,7 @@ In an encoder-decoder model all names but `logits` start with `encoder.` or `dec
 When several targets of one source text are read side by side (K rows for each row of the memory), cross-attention reads
 them as one row of K·T queries: its query, scores, weights and heads have K·T instead of T.
 
-Asking for scores or weights makes attention take its explicit path; all other names leave it on the fused one.
+If scores or weights are requested, attention uses its explicit path; for all other names it uses the fused one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Taps:
     """What to record and what to replace in one forward pass.
 
     `record` is a name or pattern, or several; `edits` maps names or patterns to functions from a value to another of
-    the same shape. In a pattern such as `"blocks.*.output"` a star matches one part of a name, never a dot; `"*"` alone
+    the same shape. In a pattern such as `"blocks.*.output"` `*` matches one part of a name, never a dot; `"*"` alone
     matches every name. `values` holds what was recorded, after edits.
     """
 
@@ -68,7 +68,7 @@ class Taps:
         return any(_matches(full, pattern) for pattern in (*self.record, *self.edits))
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
-        """Show a value under its name; returns it, or what an edit replaces it with.
+        """Pass a value to the taps under its name; returns it, or what an edit replaces it with.
 
         Raises `ValueError` if an edit changes the shape.
         """
@@ -92,7 +92,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def tap(taps: Taps | None, name: str, value: Tensor) -> Tensor:
-    """Show `value` to the taps, if there are any."""
+    """Pass `value` to the taps, if there are any."""
     return value if taps is None else taps(name, value)
 
 
