@@ -1,0 +1,168 @@
+"""Help texts, messages and pages use the terms of the field: phrases that a reader would have to decode are banned."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "mingyue"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+ENGLISH = sorted(page for page in PAGES if not page.name.endswith(".zh.md"))
+CHINESE = sorted(page for page in PAGES if page.name.endswith(".zh.md"))
+PARTS = sorted(path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
+VERBS = (
+    "train", "resume", "demo", "generate", "score", "translate", "evaluate", "info", "data list", "data get", "doctor",
+    "claims list", "claims run", "claims report", "inspect",
+)  # fmt: skip
+
+BANNED = {
+    r"spell(?:ed|ings?) (?:in|of) bytes": "byte fallback",
+    r"\b(?:none|nothing) given = ": "default: …",
+    r"\bas the preset has (?:it|them)\b|\bthe best that is there\b": "default: from the preset; default: best available",
+    r"\b(?:as if (?:it|they)|(?:as|like|equals?|than) one that) (?:had |was |has )?never\b": "an uninterrupted run",
+    r"\bnever (?:been )?(?:stopped|killed|interrupted)\b": "uninterrupted",
+    r"\bmodels? (?:of|for) (?:pairs|one text)\b": "encoder-decoder model; decoder-only model",
+    r"\bend[- ]marks?\b": "EOS token",
+    r"\b(?:every|each|per|last|next|words an?) place\b|\bone place (?:further|later)\b": "position",
+    r"\bplaces (?:of|in) (?:the|a) (?:text|sequence|window|context)\b": "positions",
+    r"\b(?:is|are|be|was|were|being) told\b|\btold (?:that|so|how|which|what|once)\b": "reported; is notified",
+    r"\bremarks?\b": "note",
+    r"\b(?:the|this) house\b|\bhouse rules?\b": "architecture; package",
+    r"\b(?:only|every|each|another|own|empty) rooms?\b": "package",
+    r"\bthe floors?\b|\bfloors? (?:that|below|above)\b|\b(?:lower|upper|higher|no) floors?\b": "layer",
+    r"\bhangs? on (?:it|the|this|that|a|its)\b": "depends on",
+    r"\bgo(?:es|ing)? on (?:with|from|training)\b|\bcan go on\b": "resume; continue",
+    r"\bnot foreseen\b|\bunforeseen\b": "unexpected error",
+    r"\bdeaths?\b|\b(?:process|rank|worker|something|one)(?: of \w+)? (?:dies|died)\b": "worker failure; fails",
+    r"\bthat nobody (?:sent|asked)\b": "killed (SIGKILL), probably out of memory",
+    r"\bnumbers? that (?:is|are) (?:not a|no) numbers?\b": "NaN",
+    r"\bwords? (?:of|in) (?:the|a|its) vocabular": "tokens",
+    r"\bwhat (?:each|every|a) layer would say\b": "what each layer would predict",
+    r"\bmodels? (?:wrote|writes?|has written)\b|\bwritten by (?:the|a) model\b": "the model generated",
+    r"\b(?:scoring|translating|training),? (?:and|or) writing\b|\bwriting,? (?:and|or) (?:scoring|translating)\b":
+        "generation",
+    r"\bholds here\b": "supported",
+    r"\b(?:after|about|last|at most|of one of) so many\b": "a named number, such as N",
+    r"\banew\b": "again",
+    r"\bbut for rounding\b": "except for rounding",
+    r"\bwithout a word\b": "without a message",
+    r"\bdo(?:es)? not know (?:one another|each other|text from pairs)\b": "independent of each other",
+}  # fmt: skip
+"""Regular expression → what to write instead. A space stands for any white space."""
+
+BANNED_IN_CHINESE = {
+    r"词元": "token",
+    r"词嵌入层|嵌入向量表": "嵌入",
+    r"词汇表": "词表",
+    r"第零层|第一层（0）": "第 0 层",
+    r"楼层|唯一会打印的房间|[一这]间房": "包；层",
+    r"终止标记|结束标记|结尾标记": "EOS",
+    r"(?<!并)非数(?![字据值量])|不是数的数": "NaN",
+    r"[\u4e00-\u9fff][,;:?!][\u4e00-\u9fff]": "全角标点",
+    r"[\u4e00-\u9fff]\([\u4e00-\u9fff]|[\u4e00-\u9fff]\)[\u4e00-\u9fff]": "全角括号",
+}
+
+_FENCE = re.compile(r"^( {0,3})(`{3,})[^\n]*\n.*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]*`|\]\([^)\n]*\)")
+
+
+def _compiled(banned: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
+    return [(re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE), instead) for pattern, instead in banned.items()]
+
+
+def _any(banned: dict[str, str]) -> re.Pattern[str]:
+    return re.compile("|".join(banned).replace(" ", r"\s+"), re.IGNORECASE)
+
+
+ENGLISH_PHRASES, ANY_ENGLISH = _compiled(BANNED), _any(BANNED)
+CHINESE_PHRASES = _compiled(BANNED_IN_CHINESE)
+
+
+def hits(where: str, text: str, first_line: int, phrases: list[tuple[re.Pattern[str], str]]) -> list[str]:
+    """The banned phrases of a text, each with its line and what to write instead."""
+    return [
+        f"{where}:{first_line + text.count(chr(10), 0, match.start())}: “{' '.join(match[0].split())}” → {instead}"
+        for phrase, instead in phrases
+        for match in phrase.finditer(text)
+    ]
+
+
+def short(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def prose(page: Path) -> str:
+    """A page without code and the targets of links; line numbers stay."""
+    text = _FENCE.sub(lambda match: "\n" * match[0].count("\n"), page.read_text(encoding="utf-8"))
+    return _CODE.sub("``", text)
+
+
+def strings(path: Path) -> Iterator[tuple[int, str]]:
+    """The strings of a module with their lines: docstrings, help texts, messages. An f-string is one string."""
+    inside = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            inside |= {id(value) for value in node.values}
+            values = (value.value if isinstance(value, ast.Constant) else "…" for value in node.values)
+            yield node.lineno, "".join(map(str, values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.lineno, node.value
+
+
+@pytest.mark.parametrize("page", ENGLISH, ids=short)
+def test_english_pages_use_the_terms_of_the_field(page):
+    found = hits(short(page), prose(page), 1, ENGLISH_PHRASES)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", CHINESE, ids=short)
+def test_chinese_pages_use_the_terms_of_the_field(page):
+    found = hits(short(page), prose(page), 1, CHINESE_PHRASES)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_strings_of_the_source_use_the_terms_of_the_field(part):
+    found = [
+        hit
+        for path in ([part] if part.suffix == ".py" else sorted(part.rglob("*.py")))
+        for line, text in strings(path)
+        if " " in text and ANY_ENGLISH.search(text)
+        for hit in hits(short(path), _CODE.sub("``", text), line, ENGLISH_PHRASES)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_help_texts_use_the_terms_of_the_field():
+    """As `--help` has them: some are put together from several strings."""
+    from mingyue.cli.app import app
+
+    found = []
+    for path in VERBS:
+        verb = app
+        for name in path.split():
+            verb = verb[name]
+        texts = [verb.help or "", *(one.parameter.help or "" for one in verb.assemble_argument_collection())]
+        found += hits(f"mingyue {path} --help", "\n".join(texts), 1, ENGLISH_PHRASES)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The others are told so.", True),
+        ("A tool is folded.", False),
+        ("The loss at each\nplace of the text", True),
+        ("declared in one place", False),
+        ("The text that the model wrote", True),
+        ("rank 0 writes the log", False),
+    ],
+)
+def test_the_search_for_banned_phrases_can_fail(text, found):
+    assert bool(hits("text", text, 1, ENGLISH_PHRASES)) is found
+    assert bool(ANY_ENGLISH.search(text)) is found
