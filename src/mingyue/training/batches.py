@@ -33,10 +33,10 @@ class BatchSource(Protocol):
         """What must be the same for a resumed run: a JSON object."""
 
     def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> Sequence[AnyBatch]:
-        """The micro-batches of a step, counted from 0: of all of them those of one of so many ranks, dealt in turn."""
+        """The micro-batches that `rank` processes in a step (counted from 0): of `ranks`, each takes every `ranks`-th."""
 
     def held_out(self, tokens: int | None, *, rank: int = 0, ranks: int = 1) -> Iterator[AnyBatch]:
-        """Held-out text: all of it, or about so many targets spread evenly over it, always the same; dealt likewise."""
+        """Held-out text, divided likewise: all of it, or about `tokens` targets at fixed, evenly spread positions."""
 
 
 class CorpusBatches:
