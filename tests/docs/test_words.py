@@ -23,7 +23,8 @@ VERBS = (
 BANNED = {
     r"spell(?:ed|ings?) (?:in|of) bytes": "byte fallback",
     r"\b(?:none|nothing) given = ": "default: …",
-    r"\bas the preset has (?:it|them)\b|\bthe best that is there\b": "default: from the preset; default: best available",
+    r"\bas the preset has (?:it|them)\b": "default: from the preset",
+    r"\bthe best that is there\b": "default: best available",
     r"\b(?:as if (?:it|they)|(?:as|like|equals?|than) one that) (?:had |was |has )?never\b": "an uninterrupted run",
     r"\bnever (?:been )?(?:stopped|killed|interrupted)\b": "uninterrupted",
     r"\bmodels? (?:of|for) (?:pairs|one text)\b": "encoder-decoder model; decoder-only model",

@@ -33,7 +33,7 @@ class BatchSource(Protocol):
         """What must be the same for a resumed run: a JSON object."""
 
     def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> Sequence[AnyBatch]:
-        """The micro-batches that `rank` processes in a step (counted from 0): of `ranks`, each takes every `ranks`-th."""
+        """The micro-batches of a step (from 0) for `rank`: every `ranks`-th one."""
 
     def held_out(self, tokens: int | None, *, rank: int = 0, ranks: int = 1) -> Iterator[AnyBatch]:
         """Held-out text, divided likewise: all of it, or about `tokens` targets at fixed, evenly spread positions."""
