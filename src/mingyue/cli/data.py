@@ -38,9 +38,8 @@ def list_(*, json: Annotated[bool, Parameter(negative=(), help="Print JSON inste
         corpus = one.corpus
         rows.add_row(corpus.name, "yes" if one.here else "no", corpus.size, corpus.description, corpus.licence)
     show(rows)
-    write(
-        f"\nThey are kept in {data_folder()}. Download one with `mingyue data get NAME`; train on it with `mingyue train NAME`.\n"
-    )
+    write(f"\nThey are kept in {data_folder()}. ")
+    write("Download one with `mingyue data get NAME`; train on it with `mingyue train NAME`.\n")
 
 
 @data.command
