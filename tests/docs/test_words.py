@@ -70,6 +70,7 @@ BANNED_IN_CHINESE = {
 
 _FENCE = re.compile(r"^( {0,3})(`{3,})[^\n]*\n.*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`|\]\([^)\n]*\)")
+_NEXT_LITERAL = re.compile(r"[\"']\s*\n\s*f?[\"']")
 
 
 def _compiled(banned: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
@@ -104,9 +105,12 @@ def prose(page: Path) -> str:
 
 
 def strings(path: Path) -> Iterator[tuple[int, str]]:
-    """The strings of a module with their lines: docstrings, help texts, messages. An f-string is one string."""
+    """The strings of a module that may have a hit, with their lines: docstrings, help texts, messages, f-strings whole."""
+    source = path.read_text(encoding="utf-8")
+    if not ANY_ENGLISH.search(_NEXT_LITERAL.sub("", source)):
+        return  # most modules have no hit: parsing them all takes a second
     inside = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
             inside |= {id(value) for value in node.values}
             values = (value.value if isinstance(value, ast.Constant) else "…" for value in node.values)
