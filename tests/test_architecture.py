@@ -1,4 +1,4 @@
-"""The house rules that a reader could otherwise only trust: floors, light imports, no pickle, explicit encodings."""
+"""Rules that a reader could otherwise only trust: layers, light imports, no pickle, explicit encodings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import mingyue
 SOURCE = Path(mingyue.__file__).parent
 MOST_LINES = 350
 
-# A part may import parts of the floors below it; parts of one floor do not know each other, unless listed beside it.
-FLOORS = (
+# A part may import parts of lower layers; parts of one layer are independent, except for NEIGHBOURS.
+LAYERS = (
     {"errors"},
     {"files", "runtime", "config", "words"},
     {"nn", "text"},
@@ -36,12 +36,12 @@ FORBIDDEN = {("training", "generation"), ("training", "scoring"), ("training", "
 NO_TORCH_AT_TOP = ("__init__", "__main__", "errors", "files", "config", "runtime", "cli", "diagnostics")
 
 
-def floor(part: str) -> int:
-    for height, parts in enumerate(FLOORS):
+def layer(part: str) -> int:
+    for height, parts in enumerate(LAYERS):
         if part in parts:
             return height
     raise AssertionError(
-        f"mingyue.{part} stands on no floor: give it one in tests/test_architecture.py and docs/architecture.md"
+        f"mingyue.{part} is in no layer: add it in tests/test_architecture.py and docs/architecture.md"
     )
 
 
@@ -106,7 +106,7 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
             yield node, ast.unparse(node.func)
 
 
-def test_parts_import_only_parts_of_lower_floors():
+def test_parts_import_only_parts_of_lower_layers():
     wrong = []
     for path in modules():
         part = part_of(path)
@@ -118,7 +118,7 @@ def test_parts_import_only_parts_of_lower_floors():
                 if pieces[0] != "mingyue" or len(pieces) < 2 or pieces[1] in (part, "__version__"):
                     continue
                 other = pieces[1]
-                allowed = floor(other) < floor(part) or (part, other) in NEIGHBOURS
+                allowed = layer(other) < layer(part) or (part, other) in NEIGHBOURS
                 if not allowed or (part, other) in FORBIDDEN:
                     wrong.append(f"{where(path, node)} imports mingyue.{other}")
     assert not wrong, "\n".join(sorted(set(wrong)))

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "src" / "mingyue"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 ENGLISH = sorted(page for page in PAGES if not page.name.endswith(".zh.md"))
 CHINESE = sorted(page for page in PAGES if page.name.endswith(".zh.md"))
+CLAIMS = sorted((PACKAGE / "claims").rglob("*.toml"))
 PARTS = sorted(path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
 VERBS = (
     "train", "resume", "demo", "generate", "score", "translate", "evaluate", "info", "data list", "data get", "doctor",
@@ -138,6 +139,14 @@ def test_strings_of_the_source_use_the_terms_of_the_field(part):
         for hit in hits(short(path), _CODE.sub("``", text), line, ENGLISH_PHRASES)
     ]
     assert not found, "\n".join(found)
+
+
+def test_texts_of_claims_use_the_terms_of_the_field():
+    found = []
+    for path in CLAIMS:
+        phrases = CHINESE_PHRASES if path.name.endswith(".zh.toml") else ENGLISH_PHRASES
+        found += hits(short(path), _CODE.sub("``", path.read_text(encoding="utf-8")), 1, phrases)
+    assert CLAIMS and not found, "\n".join(found)
 
 
 def test_help_texts_use_the_terms_of_the_field():
