@@ -169,14 +169,14 @@ def test_another_measure_on_a_resume_counts_the_best_anew(pair_bench, watcher, b
         resume=True, settings=changed_settings(run.settings, {"select": after}), watcher=seen,
         measure=scores(30.0, 20.0), select=None if after == "loss" else "bleu",
     )  # fmt: skip
-    assert any("selected anew" in note for note in seen.notes)
+    assert any("selected again" in note for note in seen.notes)
     assert seen.evaluations[0].best
     assert result.weights_step == (
         12 if after == "bleu" else min(seen.evaluations[:2], key=lambda r: r.evaluation.loss).step
     )
     again = watcher()  # said once
     run.go(resume=True, settings=changed_settings(run.settings, {"select": after}), watcher=again)
-    assert not any("selected anew" in note for note in again.notes)
+    assert not any("selected again" in note for note in again.notes)
 
 
 # --- the rest of a run ------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "likelihood": ("chain-rule", "logs", "cross-entropy", "maximum-likelihood", "hallucination", "shift"),
 }
-"""Names by group, in the order in which they are told."""
+"""Names by group, in the order in which they are listed."""
 
 NAMES: tuple[str, ...] = tuple(name for names in GROUPS.values() for name in names)
 

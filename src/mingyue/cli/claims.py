@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from mingyue.cli.main import FAULT, OK
-from mingyue.cli.screen import language_of_system, remark, show, stdout, table, write, write_json
+from mingyue.cli.screen import language_of_system, print_note, show, stdout, table, write, write_json
 from mingyue.errors import SettingsError
 from mingyue.words import Language
 
@@ -106,11 +106,11 @@ def run(
             write(f"{words.of(spoken)}\n")
         if report is not None:
             for note in write_report(report, results):
-                remark(note)
+                print_note(note)
             write(f"{report / PAGE}\n")
     except KeyboardInterrupt:
         if kept is not None and screen.finished:
-            remark(saved_before_interruption(screen.finished, kept).of(spoken))
+            print_note(saved_before_interruption(screen.finished, kept).of(spoken))
         raise
     return FAULT if any(result.failed for result in results) else OK
 
@@ -121,7 +121,7 @@ def report_(folder: Annotated[Path, Parameter(help=_FOLDER)], /) -> None:
     from mingyue.claims.report import PAGE, load_results, write_report
 
     for note in write_report(folder, load_results(folder)):
-        remark(note)
+        print_note(note)
     write(f"{folder / PAGE}\n")
 
 

@@ -38,20 +38,21 @@ def list_(*, json: Annotated[bool, Parameter(negative=(), help="Print JSON inste
         corpus = one.corpus
         rows.add_row(corpus.name, "yes" if one.here else "no", corpus.size, corpus.description, corpus.licence)
     show(rows)
-    write(f"\nThey are kept in {data_folder()}. `mingyue data get NAME` gets one; `mingyue train NAME` trains on it.\n")
+    write(f"\nThey are kept in {data_folder()}. ")
+    write("Download one with `mingyue data get NAME`; train on it with `mingyue train NAME`.\n")
 
 
 @data.command
 def get(
-    name: Annotated[str, Parameter(help="Its name, as `mingyue data list` shows it.")],
+    name: Annotated[str, Parameter(help="Name of a corpus, from `mingyue data list`.")],
     /,
     *,
-    simplified: Annotated[bool, Parameter(negative=(), help="tang: in simplified characters.")] = False,
-    out: Annotated[Path | None, Parameter(help="Folder to put it into; none = the cache folder of this user.")] = None,
+    simplified: Annotated[bool, Parameter(negative=(), help="For tang: simplified characters.")] = False,
+    out: Annotated[Path | None, Parameter(help="Folder to write to [default: the user's cache folder].")] = None,
 ) -> None:
-    """Get a known corpus, and print where it is. What is already here is not fetched again.
+    """Download a known corpus, and print its path. Files that exist are not downloaded again.
 
-    MINGYUE_DATA_MIRROR names a folder or URL that holds the same files.
+    MINGYUE_DATA_MIRROR names a folder or URL with the same files.
     """
     from mingyue.cli.live import Stages
     from mingyue.data import get_corpus

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mingyue.cli.arguments import JsonTable
-from mingyue.cli.screen import remark, show, table, write_json
+from mingyue.cli.screen import print_note, show, table, write_json
 
 
 def doctor(*, json: JsonTable = False) -> None:
@@ -19,4 +19,4 @@ def doctor(*, json: JsonTable = False) -> None:
         rows.add_row(finding.topic, finding.value)
     show(rows)
     for warning in diagnosis.warnings:
-        remark(warning)
+        print_note(warning)

@@ -12,7 +12,7 @@ from mingyue.cli.arguments import Device, Encoding, JsonTable, ModelFolder, Thre
 from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
-from mingyue.cli.screen import remark, show, stderr, table, write_json
+from mingyue.cli.screen import print_note, show, stderr, table, write_json
 from mingyue.config import DataSettings, PairSettings, TranslateSettings
 from mingyue.errors import DataError, SettingsError
 from mingyue.files import explain_os_error, write_text_atomically
@@ -85,7 +85,7 @@ def evaluate(
             progress=lambda done, total: live.show("translating", done, total, [f"{done:,} of {total:,} lines"]),
         )
     for note in translator.notes:
-        remark(note)
+        print_note(note)
     if output is not None:
         _write(Path(output), report.hypotheses)
     if json:
@@ -103,7 +103,7 @@ def _read_lines(source: str, target: str, encoding: str | None) -> tuple[list[st
     report = ReadReport()
     sources, references = (list(read_lines(name, encoding, report, offers_skipping=False)) for name in (source, target))
     for note in report.notes:
-        remark(note)
+        print_note(note)
     if len(sources) != len(references):
         first = min(len(sources), len(references)) + 1
         longer = source if len(sources) > len(references) else target
@@ -124,9 +124,9 @@ def _read_records(
     report = ReadReport()
     found = list(read_pairs(asked, DataSettings(encoding=encoding), report, "train", offers_skipping=False))
     for reason, count in report.dropped.items():
-        remark(f"Left out: {count:,} × {reason} (first: {report.examples[reason]}).")
+        print_note(f"Left out: {count:,} × {reason} (first: {report.examples[reason]}).")
     for note in report.notes:
-        remark(note)
+        print_note(note)
     return [pair.source for pair in found], [pair.target for pair in found]
 
 

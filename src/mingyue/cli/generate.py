@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads
 from mingyue.cli.options import COMMAND_LINE, takes
-from mingyue.cli.screen import remark, show, table, write, write_json
+from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect, unescape, without_final_newline
 from mingyue.config import GenerateSettings
 
@@ -55,14 +55,14 @@ def generate(
         events = loaded.events(prompts, settings)
         n_shown = len(loaded.notes)
         for note in loaded.notes:
-            remark(note)
+            print_note(note)
         write(prompts[0])
         for event in events:
             if event.text:
                 write(event.text)
         write("\n")
         for note in loaded.notes[n_shown:]:
-            remark(note)
+            print_note(note)
         return
     results = loaded.generate(prompts, settings, logprobs=logprobs)
     for number, result in enumerate(results, start=1):
@@ -75,7 +75,7 @@ def generate(
         if logprobs:
             _show_logprobs(loaded, result)
     for note in loaded.notes:
-        remark(note)
+        print_note(note)
 
 
 def _show_logprobs(model: Model, result: Generation) -> None:

@@ -12,7 +12,7 @@ from cyclopts import App, Group, Parameter
 from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
 from mingyue.cli.main import ARGUMENTS, main
-from mingyue.cli.screen import language_of_system, remark, show, stderr, stdout, table, write, write_json
+from mingyue.cli.screen import language_of_system, print_note, show, stderr, stdout, table, write, write_json
 from mingyue.cli.texts import collect, without_final_newline
 from mingyue.config import nearest
 from mingyue.errors import SettingsError
@@ -135,7 +135,7 @@ def _no_view(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=
 
 def _old_order(view: str) -> int:
     """`mingyue inspect RUN VIEW`, the order of version 0.1, which works for one more version."""
-    remark("`mingyue inspect RUN VIEW` is deprecated: use `mingyue inspect VIEW RUN`")
+    print_note("`mingyue inspect RUN VIEW` is deprecated: use `mingyue inspect VIEW RUN`")
     given = list(ARGUMENTS.get())
     verb = given.index("inspect")
     given.remove(view)
@@ -186,11 +186,11 @@ def _inspect(view: str, command: Command, model: str, given: Mapping[str, Any]) 
         notes = inspection.save(found, out, words)
     told = [] if view == "film" else [one.of(words) for one in inspection.remarks]  # a film names its steps itself
     for note in (*told, *notes):
-        remark(note)
+        print_note(note)
     if found is not None:
         _print(found, words, json=json)
     if out is not None:
-        remark(f"Written: {out}.") if json else write(f"Written: {out}\n")
+        print_note(f"Written: {out}.") if json else write(f"Written: {out}\n")
 
 
 def _warn_of_time(view: View, out: str, language: Language) -> None:
@@ -199,7 +199,7 @@ def _warn_of_time(view: View, out: str, language: Language) -> None:
     if count > _MANY and Path(out).suffix.lower() in (".png", ".svg"):
         english = f"A picture of {count:,} tokens takes its time; an .html page does not."
         chinese = f"{count:,} 个 token 的图片要画一阵子；.html 页面则很快。"
-        remark(chinese if language == "zh" else english)
+        print_note(chinese if language == "zh" else english)
 
 
 def _print(view: View, language: Language, *, json: bool) -> None:

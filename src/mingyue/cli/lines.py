@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Self
 
-from mingyue.cli.screen import remark, write, write_json
+from mingyue.cli.screen import print_note, write, write_json
 from mingyue.errors import DataError, SettingsError
 from mingyue.files import explain_os_error
 
@@ -35,7 +35,7 @@ def typed_lines() -> Iterator[str]:
                 write("\n")
             return
         if any("\ud800" <= character <= "\udfff" for character in line):
-            remark("The line is not text in the encoding of the terminal: it was not translated.")
+            print_note("The line is not text in the encoding of the terminal: it was not translated.")
             continue
         yield line
 
@@ -142,7 +142,7 @@ class LineFile:
                 self._part.replace(self._path)
                 return
         if self._part.stat().st_size:
-            remark(f"The translations so far are in {self._part}.")
+            print_note(f"The translations so far are in {self._part}.")
         else:
             self._part.unlink()
 

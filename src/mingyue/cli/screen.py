@@ -45,7 +45,7 @@ def show(content: RenderableType) -> None:
     stdout().print(content, soft_wrap=False)
 
 
-def remark(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a note that is not part of the result, to stderr."""
     from rich.text import Text
 

@@ -13,7 +13,7 @@ from mingyue.cli.arguments import Device, Encoding, JsonLines, ModelFolder, Thre
 from mingyue.cli.lines import LineFile, Screen, check_output, in_pieces, piped_lines, typed_lines
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
-from mingyue.cli.screen import remark, stderr
+from mingyue.cli.screen import print_note, stderr
 from mingyue.cli.texts import collect
 from mingyue.config import TranslateSettings
 from mingyue.errors import SettingsError
@@ -67,14 +67,14 @@ def translate(
 
     translator = api.load_translator(model, device=device, threads=threads)
     if typed:
-        remark("Type a line to translate. Ctrl-D ends.")
+        print_note("Type a line to translate. Ctrl-D ends.")
     size = 1 if typed or settings.batch_size == 1 else _BATCHES_AHEAD * settings.batch_size
     with Screen() if output is None else LineFile(output) as out, _Progress(typed) as progress:
         for piece in in_pieces(lines, size):
             found = translator.translate(piece, settings, align=align, first_line=progress.done, progress=progress.show)
             progress.clear()
             for note in translator.notes:
-                remark(note)
+                print_note(note)
             for number, (line, translations) in enumerate(zip(piece, found, strict=True), start=progress.done):
                 if json:
                     out.json(_record(number + 1, line, translations, align=align))
@@ -105,7 +105,7 @@ def _file_lines(source: str, encoding: str | None) -> Iterator[str]:
     for number, line in enumerate(read_lines(source, encoding, report, offers_skipping=False)):
         if not number:
             for note in report.notes:
-                remark(note)
+                print_note(note)
         yield line
 
 

@@ -76,7 +76,7 @@ def heldout_batches(
     """Non-overlapping windows of `tokens` in order, `rows` at a time; the shorter last window is a batch of its own.
 
     No context is carried from window to window; each of the N − 1 targets comes once (the first token is only ever an
-    input). `limit`: about so many targets, in whole windows spread evenly over the text.
+    input). `limit`: the approximate number of targets, in whole windows spread evenly over the text.
     """
     targets = len(tokens) - 1
     full, rest = divmod(max(targets, 0), context)

@@ -1,12 +1,11 @@
-"""Token ids that the training text never uses, and how training meets them all the same.
+"""Token ids that the training text never uses, and their substitution for some of the inputs in training.
 
 A row of the embedding whose id never occurs gets no gradient as an input; as a row of a tied output layer it is pushed
-away from every hidden state, step after step. All such rows drift together, so after one unseen character (a digit in
-a text without digits) the model predicts nothing but more of them. Therefore a small share of the tokens that the model
-reads in training is replaced by spellings of characters that the text does not have, while what it has to predict stays
-the text: it learns to go on after an unknown token. Each id alone is met too rarely for that, so their rows start equal
-and share one gradient (`training.step`): one vector for all unknown tokens. Where tokens are replaced is a pure
-function of (seed, step, row).
+away from every hidden state, step after step. All such rows become similar, so after one unseen character (a digit in
+a text without digits) the model predicts only more of them. Therefore a small share of the input tokens in training is
+replaced by the ids of characters that the text does not have, while the targets stay unchanged: the model learns to
+continue after an unknown token. Since each such id occurs too rarely, their rows start equal and share one gradient
+(`training.step`): one vector for all unknown tokens. The replaced positions are a pure function of (seed, step, row).
 """
 
 from __future__ import annotations
@@ -68,13 +67,13 @@ def from_ranges(ranges: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Substitution:
-    """Replaces a share of the tokens read in training by spellings of unseen characters; see the module."""
+    """Replaces a share of the input tokens in training by the ids of unseen characters; see the module."""
 
     seed: int
     share: float
     """Of all tokens; 0 = none is replaced."""
     spellings: tuple[tuple[int, ...], ...]
-    """Ids that stand in, a character each."""
+    """Ids of each unseen character: one id, or several for byte fallback."""
     special: tuple[int, ...]
     """Ids that are never replaced: padding, BOS, EOS and the like."""
 
@@ -87,8 +86,8 @@ class Substitution:
     def __call__(self, ids: Int64s, padded: Int64s | None = None, *, step: int, rows: Int64s, of: int) -> Int64s:
         """A copy of `ids` [R, T] with tokens replaced. `padded` [R]: lengths of the rows, where they are padded.
 
-        `rows` [R]: the number of each row within the step, which has `of` rows. What happens to a row depends on these
-        alone, not on which rows stand beside it.
+        `rows` [R]: the number of each row within the step, which has `of` rows. The result for a row depends only on
+        these, not on the other rows of the batch.
         """
         ids = ids.copy()
         n_rows, width = ids.shape
@@ -119,10 +118,10 @@ class Substitution:
 
 
 def spellings_of(tokenizer: Tokenizer, unseen: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """What stands in for tokens: every unseen id that is a text by itself, and as many times characters of several ids.
+    """The replacements: unseen ids that decode to valid text, and characters of several ids.
 
-    Both kinds have half of the draws where there are both. Ids that spell no text (bytes that UTF-8 does not use) are
-    in neither: nobody can type them.
+    If there are both kinds, each is repeated so that it gets half of the draws. Ids that are not valid text (bytes that
+    UTF-8 does not use) are excluded: no prompt contains them.
     """
     missing = set(unseen)
     alone = [(index,) for index in unseen if _is_text(tokenizer.token_bytes(index))]

@@ -1,4 +1,4 @@
-"""Runs on several processes: whether they were started, their threads, and the restart after one of them died."""
+"""Runs on several processes: whether they were started, their threads, and the restart after one of them fails."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from mingyue.training.storage import set_aside
 def new_run(settings: TrainSettings, observer: Observer | None, clock: Clock) -> Generator[TextRun | PairRun]:
     """A run with these settings, ready to train; inside, its folder is locked and its ranks are connected.
 
-    If the processes of the run were restarted after one of them died, it is the run that they resume. Every process
+    If the processes of the run were restarted after a failure, this is the run to resume. Every process
     calls this with the same arguments; only the observer of rank 0 is used. Raises `MingyueError` of every kind.
     """
     settings = with_recipe(settings)
@@ -49,7 +49,7 @@ def new_run(settings: TrainSettings, observer: Observer | None, clock: Clock) ->
         observer = (observer if ranks.is_main else None) or Observer()
         restarts = max(ranks.collect(processes().restarts))  # each launcher counts those of its own machine
         if restarts > 0:
-            observer.on_note(f"A process died; all were restarted (restart {restarts}).")
+            observer.on_note(f"A process failed; all were restarted (restart {restarts}).")
         if ranks.share(lambda: restarts > 0 and was_started_by_this_launch(path)):
             with resumed_run(path, {}, observer, clock) as run:
                 yield run

@@ -143,7 +143,7 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
 
 
 def _rows(tokens: int | None, context: int) -> int:
-    """Windows of the context's length in a batch of so many tokens; None: one."""
+    """Windows of the context's length in a batch of `tokens` tokens; None: one."""
     return max(1, (tokens or context) // context)
 
 

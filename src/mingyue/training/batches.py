@@ -26,7 +26,7 @@ class BatchSource(Protocol):
 
     @property
     def bytes_per_token(self) -> float:
-        """UTF-8 bytes of the held-out text for each of its targets."""
+        """UTF-8 bytes of the held-out text per target."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -37,19 +37,19 @@ class BatchSource(Protocol):
         """Ids that no input of the training data uses, but for those that a `Substitution` puts there."""
 
     def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> Sequence[AnyBatch]:
-        """The micro-batches of a step, counted from 0: of all of them those of one of so many ranks, dealt in turn."""
+        """The micro-batches of a step (from 0) for `rank`: every `ranks`-th one."""
 
     def held_out(self, tokens: int | None, *, rank: int = 0, ranks: int = 1) -> Iterator[AnyBatch]:
-        """Held-out text: all of it, or about so many targets spread evenly over it, always the same; dealt likewise."""
+        """Held-out text, divided likewise: all of it, or about `tokens` targets at fixed, evenly spread positions."""
 
 
 class CorpusBatches:
     """Batches of a `TokenCorpus`.
 
-    `rows` windows make a step, `micro_rows` of them at most a micro-batch; `micro_rows` is lowered to a divisor of
-    `rows`, so that all micro-batches are alike, and such a one that each of `ranks` gets as many of them where `rows`
-    allows it. `documents`: attention stays within documents. `substitution` lets training meet ids that the text does
-    not use; held-out text stays as it is.
+    A step has `rows` windows, a micro-batch at most `micro_rows`. `micro_rows` is lowered to a divisor of `rows`, so
+    that all micro-batches have the same size, and if possible so that all `ranks` have the same number of them.
+    `documents`: attention is limited to documents. `substitution` replaces some inputs in training by ids that the
+    text does not use; held-out text is not changed.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class CorpusBatches:
 
     @property
     def bytes_per_token(self) -> float:
-        """UTF-8 bytes of the held-out text for each of its targets; not a number without held-out text."""
+        """UTF-8 bytes of the held-out text per target; NaN without held-out text."""
         return self.corpus.held_out_bytes / self.heldout_targets if self.heldout_targets else math.nan
 
     @property
@@ -120,7 +120,7 @@ class CorpusBatches:
         ]
 
     def held_out(self, tokens: int | None, *, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
-        """Held-out windows of the context's length, without carried context; more at a time than in training."""
+        """Held-out windows of the context's length, without carried context, in larger batches than in training."""
         batches = heldout_batches(
             self.corpus.held_out, self.context, self._heldout_rows, documents=self.documents, limit=tokens
         )
@@ -128,9 +128,9 @@ class CorpusBatches:
 
 
 def _micro_rows(rows: int, most: int, ranks: int) -> int:
-    """Windows of a micro-batch: the most that divide `rows` and give every rank the same number of micro-batches.
+    """Windows of a micro-batch: the largest divisor of `rows` that gives every rank the same number of micro-batches.
 
-    Where nothing does, the most that leave no rank without one; where there are fewer windows than ranks, one.
+    If there is none, the largest that gives every rank at least one; with fewer windows than ranks, 1.
     """
     divisors = [size for size in range(most, 0, -1) if rows % size == 0]
     alike = (size for size in divisors if rows // size % ranks == 0)
@@ -139,7 +139,7 @@ def _micro_rows(rows: int, most: int, ranks: int) -> int:
 
 
 def _targets(view: TokenView) -> int:
-    """Targets that have a loss: all but the first token, and but those that begin a document."""
+    """Targets with a loss: all tokens except the first one and the BOS tokens."""
     counted = 0
     for start in range(1, len(view), _READ):
         counted += int(np.count_nonzero(view.read(start, min(start + _READ, len(view))) != view.bos_id))

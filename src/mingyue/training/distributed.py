@@ -26,7 +26,7 @@ from mingyue.runtime import Processes, processes
 T = TypeVar("T")
 
 _PATIENCE = timedelta(days=2)
-"""Timeout: rank 0 may prepare a large text for hours. A rank that dies closes its connections and is noticed at once;
+"""Timeout: rank 0 may prepare a large text for hours. A rank that fails closes its connections and is noticed at once;
 the timeout is for one that hangs."""
 _MEETING = timedelta(minutes=30)
 """Timeout for all processes to connect at the start."""

@@ -140,7 +140,7 @@ def _mask_bytes(config: TransformerConfig, batch: MicroBatch, number: int) -> in
 def _loss_bytes(
     config: TransformerConfig, settings: TrainSettings, batch: MicroBatch, runtime: Runtime
 ) -> tuple[int, int]:
-    """(logits with what is made of them; what stands beside all the rest until the backward pass has begun)."""
+    """(bytes of the logits and values derived from them; bytes kept until the backward pass has begun)."""
     table = config.vocab_size * config.d_model
     x = batch.tokens * config.d_model
     has_bias = getattr(config, "output_bias", False)

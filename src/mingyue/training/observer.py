@@ -117,7 +117,7 @@ class Callbacks:
     measure: Callable[[], dict[str, float]] | None = None
     """Measures the current model at each evaluation, besides its loss: numbers by name."""
     watch: Callable[[int], None] | None = None
-    """Looks at the current model after so many steps: at the start, and after each checkpoint."""
+    """Receives the number of steps taken, at the start and after each checkpoint, and inspects the current model."""
     select: str | None = None
     """The measure whose highest value marks the best step; None: the lowest loss."""
     ending: float = 0.0

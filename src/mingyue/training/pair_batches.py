@@ -83,7 +83,7 @@ class PairBatches:
         return [self._batch(step, rows, start, end) for start, end in islice(pairwise(cuts), rank, None, ranks)]
 
     def held_out(self, tokens: int | None, *, rank: int = 0, ranks: int = 1) -> Iterator[PairBatch]:
-        """Validation pairs: all, or about so many targets spread evenly over them, always the same."""
+        """Validation pairs: all, or pairs at fixed, evenly spread positions with about `tokens` targets."""
         corpus = self.corpus
         batches = heldout_pair_batches(
             corpus.valid, budget=self.micro_tokens, pad_id=corpus.pad_id, bos_id=corpus.bos_id, limit=tokens

@@ -114,7 +114,7 @@ class RunFolder:
             if begun and not settings.run.overwrite:
                 raise CheckpointError(
                     f"{path} already holds a run",
-                    advice=f"`mingyue resume {path}` goes on with it; --overwrite moves it aside and starts anew.",
+                    advice=f"`mingyue resume {path}` resumes it; --overwrite renames it and starts a new run.",
                 )
             with cls(path) as old:  # fails while another program writes to it
                 old.unlock()
@@ -227,7 +227,7 @@ class RunFolder:
         plans = [line for line in read_log(self.metrics) if line["event"] == "plan"]
         if not plans:
             if damage != "is missing":
-                tell(f"{path} {damage}; a plan is made anew.")
+                tell(f"{path} {damage}; a new plan is made.")
             return None
         tell(f"{path} {damage}; the plan is taken from {self.metrics.name}.")
         known = ("event", "step", "tokens", "seconds")

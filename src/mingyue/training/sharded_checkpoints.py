@@ -123,7 +123,7 @@ class ShardedCheckpoints(Checkpoints):
             self._together(final, lambda: self._publish(fresh, step, checksums, run, best))
         except CheckpointError as error:
             self._error = error
-        except BaseException as error:  # a lost process group or a bug: the run must be told
+        except BaseException as error:  # a lost process group or a bug: reported by the next call
             self._error = CheckpointError(f"the checkpoint {final} was not written: {type(error).__name__}: {error}")
         if self._error is not None and self._ranks.is_main:
             shutil.rmtree(fresh, ignore_errors=True)

@@ -110,7 +110,7 @@ class Trainer:
         self.clock.add(self.state.seconds)
         if changes_measure(changes, self.settings) and self.state.best_loss is not None:
             self.state.best_loss = None
-            self.observer.on_note("Evaluations use another measure from here on: the best step is selected anew.")
+            self.observer.on_note("Evaluations use another measure from here on: the best step is selected again.")
 
     def _first_plan(self, old: Plan | None, *, same: bool) -> Plan:
         """The recorded plan `old` if it was made from the `same` settings, else a new one; chosen by rank 0."""
@@ -127,7 +127,7 @@ class Trainer:
         plan = Plan.from_json(self.ranks.share(choose))
         if old is not None and plan.evaluate_tokens != old.evaluate_tokens and self.state.best_loss is not None:
             self.state.best_loss = None
-            tell("Evaluations read another part of the held-out text from here on: the best step is selected anew.")
+            tell("Evaluations read another part of the held-out text from here on: the best step is selected again.")
         self.optimisers.rates = peak_rates(self.settings, self.model.config, plan.warmup_steps)
         return plan
 
@@ -241,7 +241,7 @@ class Trainer:
             self._save(best=True)
 
     def _measure_loss(self, tokens: int | None) -> Evaluation:
-        """Held-out loss on about so many tokens; None: on all."""
+        """Held-out loss on about `tokens` tokens; None: on all."""
         batches = self.batches.held_out(tokens, rank=self.ranks.rank, ranks=self.ranks.size)
         return evaluate(
             self.model,
