@@ -165,7 +165,7 @@ class Inspection(InspectedModel):
     def save(self, view: View, path: str | Path, language: Language = "en") -> list[str]:
         """Write a view: .html, .png, .svg or .json. Returns notes for the user (a missing font).
 
-        Unlike `View.save`, a page contains the remarks of this inspection.
+        Unlike `View.save`, a page also shows what is noted about this inspection.
         """
         from mingyue.charts import write_charts
         from mingyue.inspection.film import FilmView
