@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mingyue.api import demo
-from mingyue.cli.main import INTERRUPTED
+from mingyue.cli.invocation import INTERRUPTED
 from mingyue.cli.progress import RunScreen
 
 QUICK = ("--steps", "2", "--threads", "1", "--d-model", "32", "--n-layers", "1")

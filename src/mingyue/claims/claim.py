@@ -11,14 +11,13 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mingyue.claims.wording import Wording, read_texts
 from mingyue.words import Language, Words
 
 if TYPE_CHECKING:
     from mingyue.charts import Chart
-    from mingyue.claims.figures import Figure
 
 Size = Literal["small", "report", "full"]
 """small: a test of seconds; report: what `claims run` does; full: minutes, for those who have them."""
@@ -146,6 +145,13 @@ class Trial:
         return {"small": small, "report": report, "full": full}[self.size]
 
 
+class Drawable(Protocol):
+    """A figure of a claim; `claims.figures` has the kinds."""
+
+    def draw(self, measurement: Measurement, wording: Wording) -> Chart | None:
+        """The chart, with its words from `wording`; None if the measurement has no rows for it."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim as an experiment. Its words are in `NAME.en.toml` and `NAME.zh.toml` beside its module."""
@@ -154,7 +160,7 @@ class Claim:
     """`__name__` of the module, mingyue.claims.GROUP.NAME."""
     measure: Callable[[Trial], Measurement]
     judge: Callable[[Numbers], Judgement]
-    figures: Sequence[Figure]
+    figures: Sequence[Drawable]
     seconds: float
     """Roughly what the report size takes on one core: claims that take longest are started first."""
 

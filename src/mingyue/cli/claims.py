@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from mingyue.cli.main import FAULT, OK
+from mingyue.cli.invocation import FAULT, OK
 from mingyue.cli.screen import language_of_system, print_note, show, stdout, table, write, write_json
 from mingyue.errors import SettingsError
 from mingyue.words import Language

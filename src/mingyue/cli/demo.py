@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from mingyue.cli.main import INTERRUPTED, OK
+from mingyue.cli.invocation import INTERRUPTED, OK
 from mingyue.cli.options import takes
 from mingyue.config import TrainSettings, one_budget
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
+from mingyue.cli.invocation import ARGUMENTS
 from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
-from mingyue.cli.main import ARGUMENTS, main
+from mingyue.cli.main import main
 from mingyue.cli.screen import language_of_system, print_note, show, stderr, stdout, table, write, write_json
 from mingyue.cli.texts import collect, without_final_newline
 from mingyue.config import nearest

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from mingyue.cli.main import ARGUMENTS, FAULT, INTERRUPTED, OK
+from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK
 from mingyue.errors import TrainingError
 from mingyue.runtime import processes
 

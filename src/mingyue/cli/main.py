@@ -13,24 +13,20 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK, PIPE_CLOSED, USAGE
 from mingyue.errors import LostRankError, MingyueError
 from mingyue.runtime import processes
 
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
 
-OK, FAULT, USAGE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
-
 # `-` means standard input, but the parser takes whatever begins with a dash for an option. No argument can hold a NUL,
 # so this placeholder is never the name of a file.
 _STANDARD_INPUT = "\0-"
 
-ARGUMENTS: ContextVar[tuple[str, ...]] = ContextVar("ARGUMENTS")
-"""The command line as it was given; further processes of the same run are started with it."""
 _SECONDS_TO_BE_STOPPED = 10.0
 
 

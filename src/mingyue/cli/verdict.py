@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from mingyue.cli.main import INTERRUPTED, OK
+from mingyue.cli.invocation import INTERRUPTED, OK
 from mingyue.cli.screen import write
 
 if TYPE_CHECKING:
