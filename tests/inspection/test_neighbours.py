@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,6 +52,15 @@ def test_what_spells_nothing_is_never_a_neighbour(lively, letters):
     ids = set(view.nearest[0].ids_K.tolist())
     assert len(ids) == view.nearest[0].candidates == letters.vocab_size - 3 - 128 - 1
     assert not ids & {letters.pad_id, letters.bos_id, letters.eos_id, letters.encode("k")[0]}
+
+
+def test_tokens_that_training_never_met_are_no_neighbours(lively, letters):
+    """Their rows are alike, so a word that is near one of them would have nothing but them around it."""
+    near = neighbours_view(lively(), "k", top=3).nearest[0].ids_K.tolist()
+    view = neighbours_view(replace(lively(), unseen=tuple(near[:2])), "k", top=3)
+    assert view.nearest[0].ids_K.tolist()[0] == near[2]
+    assert not set(near[:2]) & set(view.nearest[0].ids_K.tolist())
+    assert "do not occur in the training text" in view.tables("en")[0].note
 
 
 def test_rows_beyond_the_tokenizer_are_left_out(lively, letters):

@@ -137,8 +137,8 @@ def open_model(
 def subject_of(model: Model | Translator) -> Subject:
     """A loaded model with its tokenizers, as `mingyue.inspection` takes it."""
     if isinstance(model, Translator):
-        return Subject(model.module, model.tokenizer, model.source_tokenizer)
-    return Subject(model.module, model.tokenizer, starts_with_bos=model.starts_with_bos)
+        return Subject(model.module, model.tokenizer, model.source_tokenizer, unseen=model.unseen)
+    return Subject(model.module, model.tokenizer, starts_with_bos=model.starts_with_bos, unseen=model.unseen)
 
 
 def _step_shown(model: Model | Translator, step: int | None, *, from_folder: bool) -> list[Words]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, Never, Self, TypeVar, get_a
 from pydantic import Field, create_model, model_validator
 
 from mingyue.config.base import Settings
-from mingyue.config.setting import WEIGHTS, declare, setting, setting_of
+from mingyue.config.setting import CONFIG, WEIGHTS, declare, setting, setting_of
 
 Positive = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
@@ -96,9 +96,9 @@ class ModelParts(Settings, Generic[Unset]):
     """RMSNorm with a gain on each head's queries and keys."""
     tied_output: bool | Unset = setting(True, resume=WEIGHTS, auto=_PRESET)
     """Output layer tied to the embedding table."""
-    dropout: Probability | Unset = setting(0.0, resume=WEIGHTS, auto=_PRESET)
+    dropout: Probability | Unset = setting(0.0, resume=CONFIG, auto=_PRESET)
     """Dropout on embeddings and on the output of each sub-layer (the paper, section 5.4)."""
-    attention_dropout: Probability | Unset = setting(0.0, resume=WEIGHTS, auto="0")
+    attention_dropout: Probability | Unset = setting(0.0, resume=CONFIG, auto="0")
     """Dropout on attention weights."""
     initialisation: InitialisationKind | Unset = setting("gpt2", resume=WEIGHTS, auto=_PRESET)
     """Weight initialisation: gpt2: N(0, 0.02²), residual outputs scaled down with depth; zero-output: N(0, 1/fan_in),

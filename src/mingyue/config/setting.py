@@ -35,6 +35,7 @@ def refused(reason: str) -> ResumeRule:
 DATA = refused("data/ already holds the prepared text")
 TOKEN_IDS = refused("it decides the token ids of the whole run")
 WEIGHTS = refused("the shape or meaning of the saved weights depends on it")
+CONFIG = refused("it is part of the config of the model, which is written once")
 NEXT_STEP = allowed("takes effect from the next step")
 NEW_PLAN = allowed("the plan is recomputed")
 ROUNDING = allowed("sums are rounded differently from here on: not bit-identical to an uninterrupted run")

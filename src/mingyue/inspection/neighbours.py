@@ -24,8 +24,8 @@ _INPUT = Words("input table (embedding)", "输入表（嵌入）")
 _OUTPUT = Words("output table (predictions)", "输出表（用于预测）")
 _TIED = Words("one table for input and output (tied)", "输入、输出共用一张表（绑定）")
 _LEFT_OUT = Words(
-    "Special tokens and parts of characters are left out.",
-    "不含特殊 token 和不完整的字符。",
+    "Special tokens, parts of characters and tokens that do not occur in the training text are left out.",
+    "不含特殊 token、不完整的字符，也不含训练文本里没有的 token。",
 )
 _SOURCE = Words("source table", "源语言表")
 
@@ -118,8 +118,8 @@ def neighbours_view(subject: Subject, word: str, *, top: int = 10) -> Neighbours
 
     For an encoder-decoder model with two vocabularies: in the tables whose tokenizer has the word as one token. For a
     word of several tokens `NothingToShowError` names them (a mean of rows would be a vector that the model never
-    reads). A word that is one token only after a space is looked up with it. Special tokens and parts of characters
-    are left out. Raises `SettingsError` for `top` below 1.
+    reads). A word that is one token only after a space is looked up with it. Special tokens, parts of
+    characters and tokens that training never met are left out. Raises `SettingsError` for `top` below 1.
     """
     if top < 1:
         raise SettingsError(f"{top} neighbours cannot be shown: give at least 1")
@@ -133,7 +133,8 @@ def neighbours_view(subject: Subject, word: str, *, top: int = 10) -> Neighbours
         if index is None or index >= len(table):
             refused[name.en] = tokenizer
             continue
-        nearest.append(_nearest(name, table, tokenizer, index, top))
+        unseen = () if name is _SOURCE else subject.unseen
+        nearest.append(_nearest(name, table, tokenizer, index, top=top, unseen=frozenset(unseen)))
         if tokenizer.decode([index]) != word and tokenizer.token_text(index).startswith(" "):
             note = Words(
                 f"As a token the word has a space before it: {token_label(tokenizer, index)}.",
@@ -184,10 +185,13 @@ def _several(word: str, tokenizer: Tokenizer) -> NothingToShowError:
     )
 
 
-def _nearest(name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, top: int) -> Nearest:
+def _nearest(
+    name: Words, table_VM: Floats, tokenizer: Tokenizer, index: int, *, top: int, unseen: frozenset[int]
+) -> Nearest:
     lengths_V = np.linalg.norm(table_VM, axis=1)
     cosines_V = table_VM @ table_VM[index] / np.maximum(lengths_V * lengths_V[index], 1e-30)
-    others = np.array([i for i in range(len(table_VM)) if i != index and token_string(tokenizer, i)], dtype=np.int64)
+    shown = (i for i in range(len(table_VM)) if i != index and i not in unseen and token_string(tokenizer, i))
+    others = np.array(list(shown), dtype=np.int64)
     best_K = others[np.argsort(-cosines_V[others], kind="stable")[:top]]
     return Nearest(
         table=name,

@@ -47,6 +47,8 @@ class Subject:
     """Of an encoder-decoder model, that of the source side."""
     starts_with_bos: bool = False
     """Whether a decoder-only model reads BOS before a text (the target of a pair always begins with it)."""
+    unseen: tuple[int, ...] = ()
+    """Ids that do not occur in the training text (the targets of pairs); empty if unknown."""
 
     @property
     def of_pairs(self) -> bool:

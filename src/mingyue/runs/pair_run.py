@@ -43,6 +43,7 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         self._source_tokenizer, self.tokenizer = tokenizers
         self.source_tokenizer = self._source_tokenizer
         self.corpus = corpus
+        self.unseen = corpus.target_unseen
         self.config = pair_config(settings, corpus)
         tokens = settings.batch.batch_tokens or _BATCH_TOKENS
         self.batches = PairBatches(
@@ -149,7 +150,7 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         """What training.json says about the pairs."""
         train = self.corpus.train
         return {
-            "unseen": to_ranges(self.corpus.target_unseen),
+            "unseen": to_ranges(self.unseen),
             "train_pairs": len(train),
             "train_source_tokens": int(train.source_lengths.sum()),
             "train_target_tokens": int(train.target_lengths.sum()),
@@ -184,8 +185,8 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
 
     def _translate(self, model: Transformer, lines: Sequence[str], *, beam: int = 1) -> list[str]:
         assert isinstance(model, EncoderDecoder)
-        settings, unseen = TranslateSettings(beam=beam), self.corpus.target_unseen
-        found = translate(model, self._source_tokenizer, self.tokenizer, lines, settings, unseen=unseen)
+        settings = TranslateSettings(beam=beam)
+        found = translate(model, self._source_tokenizer, self.tokenizer, lines, settings, unseen=self.unseen)
         return [best[0].text for best in found]
 
 

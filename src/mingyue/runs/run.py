@@ -92,6 +92,8 @@ class Run(ABC, Generic[Config, Batches]):
     source_tokenizer: Tokenizer | None = None
     """Of pairs, that of the source side."""
     starts_with_bos: bool = False
+    unseen: tuple[int, ...] = ()
+    """Ids that do not occur in the training text (the targets, for pairs)."""
     """Whether a text starts with the BOS token."""
 
     def __init__(self, settings: TrainSettings, context: RunContext) -> None:
@@ -196,7 +198,8 @@ class Run(ABC, Generic[Config, Batches]):
 
     def _subject(self, model: Transformer) -> Subject:
         """The model with its tokenizers, for inspection."""
-        return Subject(model, self.tokenizer, self.source_tokenizer, starts_with_bos=self.starts_with_bos)
+        tokenizers = (self.tokenizer, self.source_tokenizer)
+        return Subject(model, *tokenizers, starts_with_bos=self.starts_with_bos, unseen=self.unseen)
 
     def _hand_over(self, model: Transformer, result: TrainResult) -> Outcome:
         """Judge the model, and write the bundle."""

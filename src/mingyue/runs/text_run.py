@@ -32,7 +32,7 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         super().__init__(settings, context)
         self.tokenizer = tokenizer
         self.corpus = corpus
-        self.starts_with_bos = corpus.starts_with_bos
+        self.starts_with_bos, self.unseen = corpus.starts_with_bos, corpus.unseen
         self.config, shape = self.step_shape(settings)
         self.batches = CorpusBatches(
             corpus,
@@ -117,7 +117,7 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         return {
             "starts_with_bos": self.corpus.starts_with_bos,
             "begin_id": self.corpus.begin_id,
-            "unseen": to_ranges(self.corpus.unseen),
+            "unseen": to_ranges(self.unseen),
             "documents": self.corpus.documents,
             "train_tokens": len(self.corpus.train),
             "baselines": {
@@ -137,7 +137,7 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
             settings,
             starts_with_bos=self.starts_with_bos,
             begin_id=self.corpus.begin_id,
-            unseen=self.corpus.unseen,
+            unseen=self.unseen,
         )
         return [prompt + one.text for one in generated]
 

@@ -51,7 +51,8 @@ def read_watched(subject: Subject, text: str) -> Reading:
         return subject.read(text)
     source_tokenizer = subject.source_tokenizer
     assert source_tokenizer is not None
-    best = translate(subject.module, source_tokenizer, subject.tokenizer, [text], TranslateSettings(beam=1))[0][0]
+    settings, tokenizers = TranslateSettings(beam=1), (source_tokenizer, subject.tokenizer)
+    best = translate(subject.module, *tokenizers, [text], settings, unseen=subject.unseen)[0][0]
     return subject.read(fitting(subject, best.text), text)
 
 

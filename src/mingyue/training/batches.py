@@ -100,7 +100,7 @@ class CorpusBatches:
     @property
     def unseen(self) -> Sequence[int]:
         """Ids that the training text does not use, where a `Substitution` puts some of them into the inputs."""
-        return () if self.substitution is None else self.corpus.unseen
+        return self.corpus.unseen if self.substitution is not None and self.substitution.spellings else ()
 
     def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> list[Batch]:
         """The micro-batches of a step, counted from 0; only the windows of this rank are read."""

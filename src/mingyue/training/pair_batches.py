@@ -70,7 +70,7 @@ class PairBatches:
     @property
     def unseen(self) -> Sequence[int]:
         """Ids that no source text uses, where a `Substitution` puts some of them into the inputs."""
-        return () if self.substitution is None else self.corpus.source_unseen
+        return self.corpus.source_unseen if self.substitution is not None and self.substitution.spellings else ()
 
     def step(self, step: int, *, rank: int = 0, ranks: int = 1) -> list[PairBatch]:
         """The micro-batches of a step, counted from 0; only the pairs of this rank are read."""
