@@ -77,7 +77,8 @@ def test_no_preset_tokenizer_or_optimiser_lets_an_unseen_character_ruin_the_text
     shape = {"preset": "speed", "tied_output": True} if preset == "speed, tied" else {"preset": preset}
     shape |= {"tokenizer_size": 300} if tokenizer == "bpe" else {}
     shape |= {"separator": "blank-line"} if documents == "\n\n" else {}
-    check(trained(tmp_path, text(documents), steps=1500, tokenizer=tokenizer, optimiser=optimiser, **shape))
+    shape |= {"batch_tokens": 1024, "tokenizer": tokenizer, "optimiser": optimiser}
+    check(trained(tmp_path, text(documents), steps=1500, **shape))
 
 
 def begins_like_a_sentence(model) -> bool:
