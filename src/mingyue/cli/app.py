@@ -40,11 +40,12 @@ mingyue train --source train.en --target train.de --out runs/en-de
 
 Ctrl-C saves and stops; `mingyue resume` continues."""
 
-_RESUME = """Resume a run that was stopped; the result is identical to an uninterrupted run.
+_RESUME = """Resume a run that was stopped, from its latest checkpoint.
 
 mingyue resume runs/poems
 mingyue resume runs/poems --minutes 30
 
+With unchanged settings the result is identical to that of an uninterrupted run.
 Changed settings take effect and are reported, or are refused with a reason."""
 
 _DEMO = """Train a small model in minutes and see what it does.

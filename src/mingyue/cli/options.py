@@ -31,12 +31,14 @@ def takes(
     without: Collection[str] = (),
     panel: Callable[[Setting], Group | None] = lambda _: None,
     listed: Mapping[str, str] | None = None,
+    default: str = "",
 ) -> Callable[[Callable[..., Any]], Any]:
     """Give a verb one option for each field of `settings` (fields of its groups), except those in `without`.
 
     The verb must end in `**given: object`, which then holds the given options by field name. `panel` returns the panel
     of the help page for a setting; None = the one of its group. `listed`: the options that the help lists, with
     the default that it shows ("" = that of the setting); the others are accepted but not listed. None = all are.
+    `default`: the default that the help shows for every option.
     """
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +50,9 @@ def takes(
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
         options = [
-            _option(name, info, group, panel, listed) for name, info, group in _fields(settings) if name not in without
+            _option(name, info, group, panel, listed, default=default)
+            for name, info, group in _fields(settings)
+            if name not in without
         ]
         verb.__signature__ = signature.replace(parameters=own + options)  # type: ignore[attr-defined]
         return verb
@@ -74,8 +78,9 @@ def _option(
     group: Group,
     panel: Callable[[Setting], Group | None],
     listed: Mapping[str, str] | None,
+    *,
+    default: str,
 ) -> inspect.Parameter:
-    default = info.get_default(call_default_factory=True)
     text = " ".join((info.description or "").split())
     shown: Callable[[Any], str | None] | str = shown_default
     if (details := setting_of(info)) is not None:
@@ -89,10 +94,12 @@ def _option(
         negative_iterable=(),
         show=listed is None or name in listed,
         show_choices=not all(choice in text for choice in _choices(info.annotation)),
-        show_default=(listed or {}).get(name) or shown,
+        show_default=default or (listed or {}).get(name) or shown,
     )
     annotation = Annotated[(info.annotation, *info.metadata, parameter)]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=info.get_default(call_default_factory=True), annotation=annotation
+    )
 
 
 def _choices(annotation: object) -> list[str]:

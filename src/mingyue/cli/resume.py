@@ -16,13 +16,14 @@ _FIXED = Group("Fixed", help="Settings that a resume refuses to change, with a r
     TrainSettings,
     without={"sources", "out", "overwrite"},
     panel=lambda details: None if details.resume.allowed else _FIXED,
+    default="as in the run",
 )
 def resume(
     run: Annotated[str, Parameter(help="Run folder.")],
     /,
     **given: Any,  # noqa: ANN401  (values of TrainSettings, checked there)
 ) -> int:
-    """Resume a run that was stopped; the result is identical to that of an uninterrupted run."""
+    """Resume a run that was stopped, from its latest checkpoint."""
     from mingyue import api
     from mingyue.cli.launch import launch, needs_launch, progress_screen, report
 

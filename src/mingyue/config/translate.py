@@ -23,8 +23,8 @@ class TranslateSettings(Settings):
     n_best: Annotated[int, Field(ge=1)] = 1
     """Number of translations for each line, best first, at most as many as the beam; with sample, in drawing order."""
     sample: bool = False
-    """Sampling from the model's distribution instead of beam search; beam and length_penalty have no effect then, and
-    n_best is the number of samples."""
+    """Sampling from the model's distribution instead of beam search; beam and length_penalty have no effect then
+    (`translate`: n_best is the number of samples)."""
     temperature: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 1.0
     """With sample: divisor of the logits; 0 = always the likeliest token."""
     top_k: Annotated[int, Field(ge=0)] = 0
