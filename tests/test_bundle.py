@@ -222,3 +222,12 @@ def test_the_old_name_of_the_loader_of_pairs_still_works(tmp_path: Path) -> None
     model = saved_pairs(tmp_path / "pairs", None)
     with pytest.deprecated_call(match=r"load_bundle\(folder, EncoderDecoder\)"):
         assert load_pair_bundle(tmp_path / "pairs").config == model.config
+
+
+@pytest.mark.parametrize("unseen", [[[0, 10**12]], [[5, 4, 3]], [["a", "b"]], [[9, 5]], [[-1, 3]], 7, [[1.5, "x"]]])
+def test_unseen_ids_that_are_no_ranges_of_the_vocabulary_are_refused(tmp_path: Path, unseen: Any) -> None:
+    saved(tmp_path / "model")
+    bundle = load_bundle(tmp_path / "model")
+    bundle.training["unseen"] = unseen
+    with pytest.raises(BundleError, match="unseen"):
+        _ = bundle.unseen

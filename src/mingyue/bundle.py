@@ -28,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from mingyue.config import EncoderDecoderConfig, ModelConfig
+from mingyue.data.unseen import from_ranges
 from mingyue.errors import BundleError
 from mingyue.files import explain_os_error, sha256_of, sync_folder, write_text_atomically
 from mingyue.models import DecoderOnly, EncoderDecoder, Transformer, TransformerConfig, make_model
@@ -82,7 +83,14 @@ class Bundle(Generic[ModelT]):
     @property
     def unseen(self) -> tuple[int, ...]:
         """Token ids that the training text (the targets of training pairs) does not use; empty if unknown."""
-        return _unseen_of(self.training)
+        ranges = self.training.get("unseen", [])
+        try:
+            sound = all(0 <= first <= last < self.config.vocab_size for first, last in ranges)
+            if sound:
+                return from_ranges(ranges)
+        except (TypeError, ValueError):
+            pass
+        raise BundleError("training.json is damaged: its unseen ids are not ranges of ids of the vocabulary")
 
     @property
     def begin_id(self) -> int | None:
@@ -206,15 +214,6 @@ def read_bundle_config(folder: Path) -> TransformerConfig:
     if missing:
         raise BundleError(f"{folder} is not a complete model folder: {', '.join(missing)} missing")
     return _read_config(folder)
-
-
-def _unseen_of(training: Mapping[str, Any]) -> tuple[int, ...]:
-    """The ids of `unseen` in training.json, stored as [first, last] of each run. Raises `BundleError` if malformed."""
-    ranges = training.get("unseen", [])
-    try:
-        return tuple(index for first, last in ranges for index in range(int(first), int(last) + 1))
-    except (TypeError, ValueError) as error:
-        raise BundleError(f"training.json is damaged: its unseen ids are no ranges ({error})") from None
 
 
 def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:
