@@ -63,7 +63,7 @@ def test_an_unseen_character_does_not_ruin_the_text_after_it(model):
 def test_without_substitution_it_does(tmp_path):
     """What the test above protects from: else it would show nothing."""
     model = trained(tmp_path, text("\n"), **DRIFTING, unseen_share=0.0)
-    assert probability_of_seen(model, "It costs 5") < 0.6
+    assert probability_of_seen(model, "It costs 5") < 0.9
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from mingyue.training import Callbacks, CorpusBatches, RunFolder, Trainer, read_
 from mingyue.training.checkpoints import Checkpoints
 from mingyue.training.loss import evaluate
 from mingyue.training.optimisers import Optimisers, Rates
-from mingyue.training.sharding import build_sharded, in_step, row_range, whole_weights
+from mingyue.training.sharding import build_sharded, in_step, row_range, set_rows, sum_of_rows, whole_weights
 from mingyue.training.step import Stepper
 
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ def pairs(n_micro):
     return batches
 
 
-def steps(config, micro_batches, *, ranks=None, n_steps=5, optimiser="adamw", label_smoothing=0.0, **how):
+def steps(config, micro_batches, *, ranks=None, n_steps=5, optimiser="adamw", label_smoothing=0.0, unseen=(), **how):
     """(loss and gradient norm of each step, weights at the end): sharded where there are ranks."""
     settings = TrainSettings.from_flat(optimiser=optimiser, label_smoothing=label_smoothing)
     if ranks is None:
@@ -62,11 +62,18 @@ def steps(config, micro_batches, *, ranks=None, n_steps=5, optimiser="adamw", la
     else:
         model = build_sharded(config, seed=3, runtime=runtime(ranks), **how)
         mine = micro_batches[ranks.rank :: ranks.size]
+    if unseen and ranks is None:
+        with torch.no_grad():
+            model.input_table[unseen] = model.input_table[unseen[0]].clone()
+    elif unseen:
+        with torch.no_grad():
+            set_rows(model.input_table, unseen, sum_of_rows(model.input_table, unseen[:1]))
     stepper = Stepper.of(
         model,
         Optimisers(model, settings.optimiser, Rates(0.01, 0.02), ranks=ranks),
         runtime(ranks),
         settings,
+        unseen,
         ranks=ranks,
     )
     taken = [stepper.step(step, mine, 1.0) for step in range(n_steps)]
@@ -99,6 +106,16 @@ def test_two_ranks_learn_as_one_with_all_micro_batches(on_ranks, tiny_config):
     config = tiny_config(dropout=0.1)
     found = on_ranks(2, lambda ranks: steps(config, text(5), ranks=ranks))
     assert_alike(steps(config, text(5)), found)
+
+
+@pytest.mark.parametrize("unseen", [[20, 21, 22], [0, 9, 22]])
+def test_rows_of_unseen_tokens_stay_equal_wherever_they_lie(on_ranks, tiny_config, unseen):
+    """On one rank or on both; 9 and 20 are inputs here, so that their gradients differ."""
+    config = tiny_config(tied_output=True)
+    found = on_ranks(2, lambda ranks: steps(config, text(5), ranks=ranks, unseen=unseen))
+    assert_alike(steps(config, text(5), unseen=unseen), found)
+    rows = found[0][1]["embedding.weight"][unseen]
+    assert (rows == rows[0]).all()
 
 
 @pytest.mark.slow

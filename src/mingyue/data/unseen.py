@@ -4,8 +4,10 @@ A row of the embedding whose id never occurs gets no gradient as an input; as a 
 away from every hidden state, step after step. All such rows become similar, so after one unseen character (a digit in
 a text without digits) the model predicts only more of them. Therefore a small share of the input tokens in training is
 replaced by the ids of characters that the text does not have, while the targets stay unchanged: the model learns to
-continue after an unknown token. Since each such id occurs too rarely, their rows start equal and share one gradient
-(`training.step`): one vector for all unknown tokens. The replaced positions are a pure function of (seed, step, row).
+continue after an unknown token. Since each such id occurs too rarely, their rows start equal and share one gradient:
+one vector for all unknown tokens. And since what probability they keep after a rare token hardly matters to the loss,
+the objective adds a margin to their logits (both: `training.step`). The replaced positions are a pure function of
+(seed, step, row).
 """
 
 from __future__ import annotations

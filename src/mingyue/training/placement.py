@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from mingyue.config import TrainSettings
@@ -27,6 +28,11 @@ class Placement:
         self.model = model
         self.checkpoints = Checkpoints(folder, keep=keep)
         self._ranks = ranks
+
+    @torch.no_grad()
+    def equalise_rows(self, rows: Sequence[int]) -> None:
+        """Set these rows of the input table to the first of them; `Stepper` then keeps the rows of unseen ids equal."""
+        self.model.input_table[list(rows)] = self.model.input_table[rows[0]].clone()
 
     def gather_weights(self) -> None:
         """Fill the model of the caller with the current weights. Here it is the one that is trained."""

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
-
 from mingyue.config import DEFAULT_MINUTES, TrainSettings
 from mingyue.models import Transformer
 from mingyue.runtime import Runtime, derive_seed
@@ -31,15 +27,9 @@ def compiles(settings: TrainSettings, runtime: Runtime) -> bool:
     return runtime.device.type == "cuda" and long and not settings.pairs.given  # batches of pairs have many lengths
 
 
-def prepare_model(model: Transformer, settings: TrainSettings, runtime: Runtime, unseen: Sequence[int] = ()) -> None:
-    """Move `model` to the device, set it to training mode, and set up recomputing and compiling of its blocks.
-
-    The input vectors of `unseen` ids start equal; `Stepper` keeps them so.
-    """
+def prepare_model(model: Transformer, settings: TrainSettings, runtime: Runtime) -> None:
+    """Move `model` to the device, set it to training mode, and set up recomputing and compiling of its blocks."""
     model.to(runtime.device).train()
-    if unseen:
-        with torch.no_grad():
-            model.input_table[list(unseen)] = model.input_table[unseen[0]].clone()
     if settings.batch.recompute:
         recompute_blocks(model)
     if compiles(settings, runtime):

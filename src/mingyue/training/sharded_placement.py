@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -17,7 +17,16 @@ from mingyue.training.names import clean_state
 from mingyue.training.placement import Placement
 from mingyue.training.prepare import compiles, weights_seed
 from mingyue.training.sharded_checkpoints import ShardedCheckpoints
-from mingyue.training.sharding import build_sharded, in_step, make_buffers, put, whole_weights
+from mingyue.training.sharding import (
+    as_shards,
+    build_sharded,
+    in_step,
+    make_buffers,
+    put,
+    set_rows,
+    sum_of_rows,
+    whole_weights,
+)
 
 
 class ShardedPlacement(Placement):
@@ -43,6 +52,12 @@ class ShardedPlacement(Placement):
                 for name, weight in clean_state(whole).items():
                     put(own[name], weight)
         self.checkpoints = ShardedCheckpoints(folder, keep=keep, ranks=ranks, model=self.model)
+
+    @torch.no_grad()
+    def equalise_rows(self, rows: Sequence[int]) -> None:
+        """Set these rows of the input table to the first of them. Every rank has to call this."""
+        table = as_shards(self.model.input_table)
+        set_rows(table, rows, sum_of_rows(table, rows[:1]))
 
     def gather_weights(self) -> None:
         """Fill `whole` with the current weights, on the CPU of rank 0. Every rank has to call this."""

@@ -87,6 +87,24 @@ def row_range(rows: int, rank: int, ranks: int) -> tuple[int, int]:
     return min(rank * each, rows), min((rank + 1) * each, rows)
 
 
+def as_shards(tensor: Tensor) -> DTensor:
+    """`tensor`, which is divided over the ranks."""
+    assert isinstance(tensor, DTensor)
+    return tensor
+
+
+def sum_of_rows(tensor: DTensor, rows: Sequence[int]) -> Tensor:
+    """The sum of these rows, which any ranks may hold. Every rank has to call this."""
+    total = tensor.to_local()[_own_rows(tensor, rows)].sum(dim=0)
+    dist.all_reduce(total)
+    return total
+
+
+def set_rows(tensor: DTensor, rows: Sequence[int], row: Tensor) -> None:
+    """Set those of these rows that this rank holds."""
+    tensor.to_local()[_own_rows(tensor, rows)] = row
+
+
 class ShardedGradients:
     """Sums gradients of a sharded model: on each rank during a step, over the ranks in its last backward pass.
 
@@ -121,6 +139,11 @@ class ShardedGradients:
     def local(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """This rank's part of each gradient, a view."""
         return [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
+
+    def share_rows(self, gradient: Tensor, rows: Sequence[int]) -> None:
+        """Replace these rows of a gradient by their mean over all ranks, in place."""
+        shards = as_shards(gradient)
+        set_rows(shards, rows, sum_of_rows(shards, rows) / len(rows))
 
     def _set_last(self, last: bool) -> None:
         self._model.set_requires_gradient_sync(last)
@@ -173,6 +196,11 @@ def _empty_batch(model: Transformer) -> AnyBatch:
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _own_rows(tensor: DTensor, rows: Sequence[int]) -> list[int]:
+    start, end = row_range(tensor.shape[0], tensor.device_mesh.get_local_rank(), tensor.device_mesh.size())
+    return [row - start for row in rows if start <= row < end]
 
 
 def _divide(model: Transformer, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mingyue.config import TrainSettings
 from mingyue.errors import TrainingError
-from mingyue.models import Transformer
+from mingyue.models import DecoderOnly, Transformer
 from mingyue.nn import Taps
 from mingyue.runtime import Runtime, derive_seed
 from mingyue.training.distributed import Ranks
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 _SMALLEST_SCALE = 2.0**-14
 """With the loss scale at or below this, an overflow is no longer part of the search for a scale: it is an error."""
+
+UNSEEN_MARGIN = 3.0
+"""Nats added in training to the logits of ids that are never a target. Without it they keep some 5 % of the probability
+after an unseen token: too little to matter to the loss, where it is rare, but far too much for the text."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,11 @@ class Stepper:
         stop: StopRequests | None = None,
     ) -> None:
         self.model = model
-        self._unseen = torch.tensor(unseen, dtype=torch.long, device=runtime.device)
+        self._unseen = list(unseen)
+        self._margin_V: Tensor | None = None
+        if unseen and isinstance(model, DecoderOnly):  # a decoder is never given the unseen ids of a source
+            self._margin_V = torch.zeros(model.config.vocab_size, device=runtime.device)
+            self._margin_V[self._unseen] = UNSEEN_MARGIN
         self.optimisers = optimisers
         self.runtime = runtime
         self.seed = seed
@@ -124,7 +132,9 @@ class Stepper:
         nats, tokens = self.backward(step, micro_batches)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimisers)  # type: ignore[arg-type]  # before the norm is taken, so before clipping
-        self._share_unseen_rows()
+        if self._unseen and (gradient := self.model.input_table.grad) is not None:
+            # Rows that start equal stay equal: one vector for all unseen tokens, since each alone is too rare.
+            self._gradients.share_rows(gradient, self._unseen)
         norm = self._gradients.norm(self._existing_gradients())
         if self.ranks.size > 1:
             nats = self.ranks.add(nats.double())
@@ -141,15 +151,6 @@ class Stepper:
             self.scaler.step(self.optimisers)  # type: ignore[arg-type]  # leaves the weights alone if a gradient overflowed
             self.scaler.update()
         return result
-
-    def _share_unseen_rows(self) -> None:
-        """Give the rows of unseen ids one gradient, their mean: rows that start equal stay equal, one "unknown token".
-
-        Each is met too rarely to be learnt alone. Not in sharded runs, where a rank holds a part of the rows.
-        """
-        table = self.model.input_table
-        if len(self._unseen) and table.grad is not None and not is_sharded(self.model):
-            table.grad[self._unseen] = table.grad[self._unseen].mean(dim=0)
 
     def backward(self, step: int, micro_batches: Sequence[AnyBatch]) -> tuple[Tensor, int]:
         """Accumulate the gradients of a step, every token with the same weight.
@@ -170,6 +171,7 @@ class Stepper:
                     self.model,
                     *hidden_and_targets(self.model, batch, self.runtime.device),
                     label_smoothing=self.label_smoothing,
+                    margin_V=self._margin_V,
                     chunked=self.chunked,
                 )
             objective = loss.objective / max(1, tokens)

@@ -80,7 +80,9 @@ class Trainer:
             runtime = match_runtime(found, settings, runtime, tell)
         self.runtime = runtime
         if self.model is self.whole:
-            prepare_model(model, settings, runtime, batches.unseen)
+            prepare_model(model, settings, runtime)
+        if batches.unseen:
+            self.placement.equalise_rows(batches.unseen)
         self.optimisers = Optimisers(model, settings.optimiser, peak_rates(settings, model.config, 1), ranks=ranks)
         self.stepper = Stepper.of(model, self.optimisers, runtime, settings, batches.unseen, ranks=ranks, stop=stop)
         self.state, self.pace = RunState(), Pace(ending=callbacks.ending)
