@@ -33,7 +33,7 @@ def model_folder(write, name):
 
 @posix
 def test_linked_folders_are_followed_once_and_broken_links_and_pipes_are_counted(read, write, tmp_path):
-    """D13: a linked folder was left out without a word, and so were a broken link and a pipe."""
+    """D12: a linked folder was left out without a word, and so were a broken link and a pipe."""
     write("elsewhere/far.txt", "far")
     write("corpus/near.txt", "near")
     corpus = tmp_path / "corpus"
@@ -65,7 +65,7 @@ def test_linked_folders_are_followed_once_and_broken_links_and_pipes_are_counted
 
 
 def test_run_and_model_folders_inside_a_source_are_left_out_and_counted(read, write, tmp_path, monkeypatch):
-    """D14: a run inside its own source was trained on its settings and its log."""
+    """D13: a run inside its own source was trained on its settings and its log."""
     write("a.txt", "text")
     run_folder(write, "runs/a")
     model_folder(write, "exported")
@@ -94,7 +94,7 @@ def test_folders_that_only_look_like_runs_are_read(read, write):
 
 
 def test_a_glob_that_matches_an_empty_folder_reads_the_rest(read, write, tmp_path):
-    """D13: an empty folder beside the texts stopped everything."""
+    """D12: an empty folder beside the texts stopped everything."""
     write("a.txt", "text")
     (tmp_path / "empty").mkdir()
     write("hidden/.only", "no")
@@ -106,7 +106,7 @@ def test_a_glob_that_matches_an_empty_folder_reads_the_rest(read, write, tmp_pat
 
 
 def test_a_folder_that_matches_a_pattern_for_any_depth_is_read(read, write, tmp_path):
-    """D13: `**/poems` matched the folder, and nothing of it was read."""
+    """D12: `**/poems` matched the folder, and nothing of it was read."""
     write("a/b/poems/one.txt", "1")
     write("a/poems.txt", "2")
     assert names(read(f"{tmp_path}/**/poems")) == ["1"]
@@ -115,7 +115,7 @@ def test_a_folder_that_matches_a_pattern_for_any_depth_is_read(read, write, tmp_
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs links")
 def test_every_entry_of_a_folder_is_read_or_counted(write, tmp_path):
-    """D13: entries = files read + entries left out, for any mixture."""
+    """D12: entries = files read + entries left out, for any mixture."""
     for number in range(3):
         write(f"in/{number}.txt", "x")
         write(f"in/.{number}", "x")

@@ -55,7 +55,8 @@ class Source:
 def expand_sources(sources: Sequence[str], report: ReadReport, *, with_field: bool = False) -> list[Source]:
     """The sources that these names stand for, in the order named; inside folders and globs sorted by path.
 
-    What is not read inside folders and globs is counted in `report`. Raises `DataError` for a name that stands for nothing.
+    What is not read inside folders and globs is counted in `report`. Raises `DataError` for a name that stands
+    for nothing.
     """
     if not sources:
         raise DataError("no text was named", advice="Name a file, a folder, a known corpus, or - for standard input.")
