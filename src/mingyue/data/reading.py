@@ -11,8 +11,9 @@ from typing import NamedTuple, cast
 
 from mingyue.config import DataSettings
 from mingyue.data.encodings import CHUNK, Encoding, NotTextError, UndecodableError, find_encoding, read_text
-from mingyue.data.formats import SURROGATE, Record, csv_records, json_records, lines_of, parquet_records, tsv_records
+from mingyue.data.formats import SURROGATE, Record, csv_records, json_records, lines_of, tsv_records
 from mingyue.data.hub import hub_records
+from mingyue.data.parquet import parquet_records
 from mingyue.data.report import BadRecords, Progress, ReadReport
 from mingyue.data.sources import Source, expand_sources, opened
 from mingyue.data.split import Part, Separator, parse_separator, split_documents
