@@ -149,7 +149,7 @@ def read_text(name: str, open_bytes: Opener, encoding: Encoding) -> Iterator[str
                 text = text.replace("\r\n", "\n")
                 yield text.replace("\x00", _ESCAPED_NUL) if encoding.escape else text
     except UnicodeError as error:  # all of it could be decoded when its encoding was found
-        raise DataError(f"{name} changed while it was read ({error})", advice=READ_AGAIN) from None
+        raise DataError(f"{name} was changed while it was read ({error})", advice=READ_AGAIN) from None
 
 
 @dataclass(frozen=True)

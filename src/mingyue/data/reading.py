@@ -15,7 +15,7 @@ from mingyue.data.formats import SURROGATE, Record, csv_records, json_records, l
 from mingyue.data.hub import hub_records
 from mingyue.data.parquet import parquet_records
 from mingyue.data.report import BadRecords, Progress, ReadReport
-from mingyue.data.sources import Source, expand_sources, opened
+from mingyue.data.sources import Source, expand_sources, opened, unchanged
 from mingyue.data.split import Part, Separator, parse_separator, split_documents
 from mingyue.errors import DataError
 
@@ -104,7 +104,8 @@ def _read(
     if source.kind == "parquet":
         report.files += 1
         records = parquet_records(cast(Path, source.path), source.name, settings.field, bad)
-        yield from _records(records, source, separator, report)
+        with unchanged(source):
+            yield from _records(records, source, separator, report)
         return
     with open_text(source, settings, report, advance) as (encoding, chunks):
         if source.kind == "text":

@@ -17,7 +17,7 @@ from typing import BinaryIO, Literal, cast
 
 from mingyue.config import nearest
 from mingyue.data.corpora import CORPORA, resolve_corpus
-from mingyue.data.encodings import Opener
+from mingyue.data.encodings import READ_AGAIN, Opener
 from mingyue.data.folders import entries_of, files_of_folder, files_of_glob, own_folder
 from mingyue.data.report import ReadReport, readable
 from mingyue.errors import DataError
@@ -30,6 +30,8 @@ _KINDS: dict[str, Kind] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
+_DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
+_State = tuple[int, int, int, int]  # of a file: device, number, size, time of change
 _AGAIN = "file that is read under another name"
 _IN_MEMORY = 1 << 24  # bytes of a file that is read once; a larger one is read twice, first to find its encoding
 
@@ -83,20 +85,63 @@ def opened(source: Source) -> Generator[Opener]:
     if not source.repeatable:
         yield from _spooled(source)
         return
-    path = cast(Path, source.path)
-    packed = path.suffix.lower() == ".gz"
-    with _readable(source.name), gzip.open(path) if packed else path.open("rb") as file:
-        head = cast(BinaryIO, file).read(_IN_MEMORY + 1)
+    with _readable(source.name), _bytes_of(source) as (file, state):
+        head = file.read(_IN_MEMORY + 1)
     if len(head) <= _IN_MEMORY:
         yield lambda: io.BytesIO(head)
         return
 
     @contextmanager
     def reopen() -> Generator[BinaryIO]:
-        with _readable(source.name), gzip.open(path) if packed else path.open("rb") as file:
-            yield cast(BinaryIO, file)
+        with _readable(source.name), _bytes_of(source, state) as (file, _):
+            yield file
 
     yield reopen
+
+
+@contextmanager
+def unchanged(source: Source) -> Generator[None]:
+    """Raise `DataError` if a file is not the same after the block as before it. The file is read inside by its path."""
+    path = cast(Path, source.path)
+    before = _state(path.stat())
+    try:
+        yield
+    except DataError:
+        if path.exists() and _state(path.stat()) == before:
+            raise
+        raise _changed(source) from None
+    if not path.exists() or _state(path.stat()) != before:
+        raise _changed(source)
+
+
+@contextmanager
+def _bytes_of(source: Source, expected: _State | None = None) -> Generator[tuple[BinaryIO, _State]]:
+    """The unpacked bytes of a file. Raises `DataError` if it changes while it is read, or is not as `expected`."""
+    path = cast(Path, source.path)
+    with path.open("rb") as raw:
+        state = _state(os.fstat(raw.fileno()))
+        if expected is not None and state != expected:
+            raise _changed(source)
+        try:
+            if path.suffix.lower() == ".gz":
+                with gzip.open(raw) as file:
+                    yield cast(BinaryIO, file), state
+            else:
+                yield raw, state
+        except _DAMAGE:
+            if _state(os.fstat(raw.fileno())) == state:
+                raise
+            raise _changed(source) from None
+        if _state(os.fstat(raw.fileno())) != state:
+            raise _changed(source)
+
+
+def _state(found: os.stat_result) -> _State:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _changed(source: Source) -> DataError:
+    return DataError(f"{source.name} was changed while it was read", advice=READ_AGAIN)
 
 
 def _spooled(source: Source) -> Generator[Opener]:
@@ -126,7 +171,7 @@ def _pour(pipe: BinaryIO, copy: tempfile.SpooledTemporaryFile[bytes]) -> None:
 def _readable(name: str) -> Generator[None]:
     try:
         yield
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except _DAMAGE as error:
         raise DataError(
             f"{name} is damaged, or not compressed by gzip: {error}", advice="Download or compress it again."
         ) from None
