@@ -65,17 +65,7 @@ def prepare_corpus(
     def make() -> dict[str, Any]:
         report = ReadReport()
         with PieceStore(folder, memory_bytes=memory_bytes) as store:
-            source = None
-            for piece in read_pieces(settings, report, progress):
-                if piece.source != source:
-                    source = piece.source
-                    store.begin_file(source)
-                store.add(StoredPiece(piece.text, piece.tail, piece.first, piece.last))
-            splits = store.splits(settings.held_out)
-            if settings.held_out and not any(split.held_out for split in splits):
-                report.note(f"{store.characters} characters are too few to hold out {settings.held_out:.1%} of them")
-            if (sentence := describe_split(splits)) is not None:
-                report.note(sentence)
+            splits = _read(settings, store, report, progress)
             merging = None if progress is None else partial(progress, "merging")
             texts = _training_texts(store, splits, progress)
             tokenizer = make_tokenizer(tokenizer_settings, texts, progress=merging)
@@ -88,12 +78,7 @@ def prepare_corpus(
                 files = {"train": train.finish(), "held_out": held_out.finish()}
         report.train_tokens, report.held_out_tokens = train.tokens, held_out.tokens
         report.held_out_characters, report.vocab_size = counts.held_out_characters, tokenizer.vocab_size
-        if counts.repeated_documents:
-            share = counts.repeated_characters / counts.held_out_characters
-            report.note(
-                f"{counts.repeated_documents:,} of {counts.held_out_documents:,} held-out documents "
-                f"({share:.0%} of the held-out characters) are trained on as well"
-            )
+        _note_repeats(counts, report)
         return {
             "files": {part: [path.name for path in paths] for part, paths in files.items()},
             "counts": asdict(counts),
@@ -155,6 +140,31 @@ def _key(settings: DataSettings, tokenizer: TokenizerSettings) -> str | None:
     if len(sources) > 1:
         identity.append("held out of each file")  # older versions took the end of the last one
     return key_of(identity, tokenizer)
+
+
+def _read(settings: DataSettings, store: PieceStore, report: ReadReport, progress: Progress | None) -> list[FileSplit]:
+    """Read the sources into `store`; returns what is held out of each file."""
+    source = None
+    for piece in read_pieces(settings, report, progress):
+        if piece.source != source:
+            source = piece.source
+            store.begin_file(source)
+        store.add(StoredPiece(piece.text, piece.tail, piece.first, piece.last))
+    splits = store.splits(settings.held_out)
+    if settings.held_out and not any(split.held_out for split in splits):
+        report.note(f"{store.characters} characters are too few to hold out {settings.held_out:.1%} of them")
+    if (sentence := describe_split(splits)) is not None:
+        report.note(sentence)
+    return splits
+
+
+def _note_repeats(counts: _Counts, report: ReadReport) -> None:
+    if counts.repeated_documents:
+        share = counts.repeated_characters / counts.held_out_characters
+        report.note(
+            f"{counts.repeated_documents:,} of {counts.held_out_documents:,} held-out documents "
+            f"({share:.0%} of the held-out characters) are trained on as well"
+        )
 
 
 def _encode(
