@@ -94,6 +94,31 @@ def test_line_ends_and_marks_are_not_text(run, model, pipe, tmp_path, end, mark,
         assert run("translate", model, *FEW, "--source", str(tmp_path / name))[:2] == (0, expected), name
 
 
+FILES = {
+    "NUL": b"one\nt\x00wo\nthree\n",
+    "Latin-1": "déjà vu, élève\n".encode("latin-1") * 3,
+    "UTF-16": "one\r\nzwö\r\n".encode("utf-16"),
+    "a lone carriage return at the end": b"one\ntwo\r",
+    "a byte that does not fit": b"one\ntw\xff\n",
+}
+
+
+@pytest.mark.parametrize("content", FILES.values(), ids=FILES)
+def test_a_file_is_translated_as_standard_input_is(run, model, pipe, tmp_path, monkeypatch, content):
+    """D10: --source refused a NUL that `<` translated, and the other way round for encodings."""
+    path = tmp_path / "in.txt"
+    path.write_bytes(content)
+    code, out, err = run("translate", model, *FEW, "--source", str(path))
+    with path.open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        again = run("translate", model, *FEW)
+    assert again[:2] == (code, out) and again[2] == err.replace(str(path), "standard input")
+    assert code == (2 if b"\xff" in content[2:] else 0)
+    if content not in (FILES["Latin-1"], FILES["a byte that does not fit"]):
+        pipe(content)
+        assert run("translate", model, *FEW)[:2] == (code, out)
+
+
 def test_the_size_of_the_batch_does_not_change_the_lines(run, model, pipe):
     """S9: batch 1 and batch 30."""
     lines = [f"{number} line{'s' * (number % 7)}" for number in range(40)]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mingyue.data import encodings
+from mingyue.data import detect, encodings
+from mingyue.data.split import split_documents
 from mingyue.errors import DataError, SettingsError
 
 POEM = "床前明月光，疑是地上霜。\n举头望明月，低头思故乡。\n"
@@ -61,12 +62,96 @@ def test_an_uncertain_encoding_is_an_error_with_file_line_byte_and_flag(read, wr
     assert "--encoding gb18030" in message
 
 
-def test_latin_1_is_asked_about_rather_than_guessed_among_its_likes(read, write):
+def test_few_letters_of_latin_1_are_asked_about_and_cp1252_is_named_first(read, write):
     """D4: single-byte encodings differ in few letters; a wrong one would go unseen."""
-    path = write("a.txt", "déjà".encode("latin-1"))
-    with pytest.raises(DataError, match=r"line 1: byte 1 \(0xe9\)"):
+    path = write("a.txt", "\ndéjà".encode("latin-1"))
+    with pytest.raises(DataError, match=r"line 2: byte 2 \(0xe9\)") as error:
         read(path)
-    assert only(read(path, encoding="latin-1")) == "déjà"
+    assert "it could be cp1252 or" in str(error.value) and "as cp1252, line 2 is 'déjà'" in str(error.value)
+    assert only(read(path, encoding="latin-1")) == "\ndéjà"
+
+
+LATIN = {
+    "French": ("cp1252", "déjà vu\n" * 4),
+    "long French": ("latin-1", "Le café était déjà fermé. À bientôt, disait le garçon. Où êtes-vous, ma chère ?\n" * 9),
+    "German": ("latin-1", "Die Straße führt über die Brücke; schöne Mädchen hören große Lieder.\n"),
+    "Portuguese": ("cp1252", "O coração não é só razão: amanhã será o último dia da estação, avó também virá.\n"),
+    "Spanish": ("cp1252", "¿Dónde está el niño? Mañana volverá con su mamá, que canta una canción.\n"),
+    "English with curly quotes": ("cp1252", "“It’s late,” she said — “don’t wait…” He didn’t. ‘Why?’\n"),
+    "English with loanwords": ("cp1252", "The café was full. A naïve résumé; the fiancée had déjà vu.\n"),
+    "Swedish": ("cp1252", "Räven går över ån och äter små gröna bär på ön där båten låg.\n"),
+    "Polish": ("cp1250", "Żółta łódź płynie powoli, a wędrowiec śpiewa pieśń o księżycu. Gęś już śpi.\n"),
+    "Czech": ("iso8859-2", "Příliš žluťoučký kůň úpěl ďábelské ódy, když měsíc svítil na řeku a město.\n"),
+    "Turkish": ("cp1254", "Güneş doğdu, kuşlar ötüyor; çocuklar bahçede ve yaşlı adam gülümsüyor, ışık.\n"),
+    "Lithuanian": ("cp1257", "Mėnulis šviečia virš ežero, o žvejys tyliai dainuoja apie šalis, kur ošia vėjas.\n"),
+    "French of an old Mac": ("mac-roman", "Le café était déjà fermé. À bientôt, disait le garçon. Où êtes-vous ?\n"),
+    "German of DOS": ("cp850", "Die Straße führt über die Brücke; schöne Mädchen hören große Lieder.\n"),
+    "Russian": ("koi8-r", "Я помню чудное мгновенье: передо мной явилась ты, как мимолётное виденье.\n" * 3),
+    "code with Chinese": ("gb18030", "int main() { // 床前明月光，疑是地上霜\n return 0; }\n" * 9),
+}
+
+
+@pytest.mark.parametrize(("encoding", "text"), LATIN.values(), ids=LATIN)
+def test_single_byte_encodings_are_told_apart_by_their_letters(read, write, encoding, text):
+    """D4: French was read as Baltic, and German and Portuguese were refused; the judged line is shown."""
+    found = read(write("a.txt", text.encode(encoding)))
+    assert only(found) == text
+    shown = next(line for line in text.split("\n") if not line.isascii())
+    note = next(note for note in found[1].notes if "--encoding sets another" in note)
+    assert ": line 1 is '" in note and shown[:20].strip() in note
+
+
+RARE = {"mac_turkish", "cp037", "cp437", "hp_roman8", "cp1006", "ptcp154"}
+
+
+@given(st.binary(min_size=1, max_size=200).map(lambda data: data + b"\xff"))
+def test_rare_encodings_are_never_guessed(data):
+    """D4: Latin-1 was offered as mac-turkish."""
+    names, _ = detect.plausible(data)
+    assert not {name.replace("-", "_") for name in names} & RARE
+
+
+@pytest.mark.parametrize("name", ["undefined", "punycode", "idna", "base64", "hex", "unicode_escape", "", "a\0b", "é"])
+def test_only_encodings_of_text_files_are_taken(read, write, name):
+    """D4: --encoding undefined and punycode were accepted, and failed on the way."""
+    with pytest.raises(SettingsError, match="there is no encoding") as error:
+        read(write("a.txt", POEM), encoding=name)
+    assert f"Did you mean {name}?" not in str(error.value)
+
+
+def test_an_encoding_that_needs_a_mark_is_an_error_without_it(read, write):
+    """D4: --encoding utf-16 of a file without its mark raised an error that nothing caught."""
+    with pytest.raises(DataError, match=r"line 1: byte 0 \(0x61\) does not fit utf-16 as given"):
+        read(write("a.txt", b"ab" * 9), encoding="utf-16")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv", "a.txt"])
+@pytest.mark.parametrize("junk", [b"\xff", b"\x00", b"caf\xe9"])
+@pytest.mark.parametrize("records", [3, 1000])
+@pytest.mark.parametrize("encoding", [None, "utf-8"])
+def test_skip_bad_leaves_out_the_record_of_a_bad_byte_and_no_more(read, write, name, junk, records, encoding):
+    """D7: one bad byte, or a NUL, among 1,000 records of ASCII lost the whole file."""
+    form = {"a.jsonl": b'{"text": "%s"}\n', "a.csv": b"%s,1\n", "a.tsv": b"%s\t1\n", "a.txt": b"%s\n"}[name]
+    head = {"a.csv": b"text,n\n", "a.tsv": b"text\tn\n"}.get(name, b"")
+    lines = [form % b"good" for _ in range(records)]
+    path = write(name, head + b"".join([*lines[1:], form % junk, lines[0]]))
+    documents, report = read(path, skip_bad=True, separator="line", encoding=encoding)
+    assert [document.text for document in documents] == ["good"] * records
+    assert list(report.dropped.values()) == [1]
+    assert f", line {records + bool(head)}" in next(iter(report.examples.values()))
+    with pytest.raises(DataError, match="line"):
+        read(path, separator="line")
+
+
+def test_a_long_damaged_document_is_left_out_whole(read, write, monkeypatch):
+    """D7: its first pieces were kept and joined to the next document, and the rest was counted as a file."""
+    monkeypatch.setattr(split_documents, "__kwdefaults__", {"piece_characters": 10_000})
+    long = b"some line of text\n" * 3000
+    write("a.txt", long + b"\xff" + long)
+    write("b.txt", "good")
+    documents, report = read(skip_bad=True)
+    assert [document.text for document in documents] == ["good"]
+    assert report.dropped == {"document that does not fit the encoding": 1} and report.characters == 4
 
 
 @pytest.mark.parametrize("where", [0, 7, 30])

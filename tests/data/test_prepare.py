@@ -64,7 +64,7 @@ def test_documents_begin_with_bos_and_end_with_eos(prepare, write):
 
 
 def test_a_document_far_from_its_ends_is_cut_in_two(prepare, write):
-    tokenizer, corpus, _ = prepare(write("a.txt", "a" * 60), write("b.txt", "b" * 40))
+    tokenizer, corpus, _ = prepare(write("a.txt", "a" * 60 + "|" + "b" * 40), separator="|")
     train, held_out = ids(corpus)
     assert train == [BOS, *tokenizer.encode("a" * 60), EOS, BOS, *tokenizer.encode("b" * 30)]
     assert held_out == [*tokenizer.encode("b" * 10), EOS]

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from mingyue.data import Baselines
-from mingyue.runs.verdict import Outcome, judge
+from mingyue.runs.verdict import Outcome, judge, with_repeats
 from mingyue.training import Evaluation, TrainResult
 
 SIMPLE = Baselines(uniform=5.0, unigram=3.0, bigram=2.0, train_targets=1000, held_out_targets=100)
@@ -34,6 +34,15 @@ def verdict(
     evaluation = None if loss is None else Evaluation(nats=100 * loss, tokens=100, bytes_per_token=1.0)
     result = types.SimpleNamespace(evaluation=evaluation, step=steps, weights_step=steps)
     return judge(cast(TrainResult, result), metrics, simple, epochs=epochs)
+
+
+def test_held_out_documents_that_are_trained_on_are_part_of_the_verdict(tmp_path: Path) -> None:
+    """D15: a held-out loss on text that was trained on looked like any other."""
+    outcome = verdict(tmp_path, 1.5, [3.0, 2.5, 2.0, 1.5])
+    told = with_repeats(outcome, 12, 20, "documents")
+    assert told.sentences[:-1] == outcome.sentences and told.verdict == outcome.verdict
+    assert "12 of 20 held-out documents are trained on as well" in told.sentences[-1]
+    assert with_repeats(outcome, 1, 100, "documents") == outcome == with_repeats(outcome, 0, 0, "pairs")
 
 
 def test_better_than_a_bigram_model_and_falling_is_learning(tmp_path: Path) -> None:

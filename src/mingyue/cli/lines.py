@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Generator, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Self
 
@@ -41,41 +41,40 @@ def typed_lines() -> Iterator[str]:
 
 
 def piped_lines(encoding: str | None) -> Iterator[str]:
-    r"""Lines of standard input as they arrive, as UTF-8 unless `encoding` is given. They end at \n or \r\n only.
+    r"""Lines of standard input as they arrive, as UTF-8 unless `encoding` or a byte-order mark says otherwise.
 
-    Raises `DataError` for a line that cannot be decoded, `SettingsError` for an unknown encoding.
+    They end at \n or \r\n only. Raises `DataError` for a line that cannot be decoded, `SettingsError` for an unknown
+    encoding.
     """
-    codec = encoding or "utf-8"
-    try:
-        decoder = codecs.getincrementaldecoder(codec)()
-    except LookupError:
-        raise SettingsError(
-            f"there is no encoding {encoding!r}", advice="Use a name such as utf-8 or gb18030."
-        ) from None
+    from mingyue.data.encodings import known_encoding, marked_encoding
+
+    first = sys.stdin.buffer.readline()
+    codec = known_encoding(encoding) if encoding else marked_encoding(first) or "utf-8"
+    decoder = codecs.getincrementaldecoder(codec)()
     number, held = 1, ""
-    for data in iter(sys.stdin.buffer.readline, b""):
+    for data in chain([first], iter(sys.stdin.buffer.readline, b"")):
         *lines, held = (held + _decoded(decoder, data, number, codec)).split("\n")
         for line in lines:
-            yield _without_marks(line, number)
+            yield _without_mark(line.removesuffix("\r"), number)
             number += 1
     held += _decoded(decoder, b"", number, codec)
     if held:
-        yield _without_marks(held, number)
+        yield _without_mark(held, number)
 
 
 def _decoded(decoder: codecs.IncrementalDecoder, data: bytes, number: int, codec: str) -> str:
     try:
         return decoder.decode(data, final=not data)
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
+        byte = f"byte 0x{error.object[error.start]:02x}" if isinstance(error, UnicodeDecodeError) else "the first byte"
         raise DataError(
-            f"standard input, line {number}: byte 0x{error.object[error.start]:02x} does not fit {codec}",
+            f"standard input, line {number}: {byte} does not fit {codec}",
             advice="Name the encoding of the text with --encoding.",
         ) from error
 
 
-def _without_marks(line: str, number: int) -> str:
-    line = line.removeprefix("\ufeff") if number == 1 else line
-    return line.removesuffix("\r")
+def _without_mark(line: str, number: int) -> str:
+    return line.removeprefix("\ufeff") if number == 1 else line
 
 
 def check_output(output: str | None, *inputs: str | None, option: str = "--output") -> None:

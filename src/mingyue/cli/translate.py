@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
@@ -95,7 +97,16 @@ def _lines(text: list[str] | None, source: str | None, encoding: str | None) -> 
         return _file_lines(source, encoding), False
     if sys.stdin.isatty():
         return typed_lines(), True
+    if _is_file(sys.stdin):  # `< input.txt`: all of it is there, so it is read as --source reads it
+        return _file_lines("-", encoding), False
     return piped_lines(encoding), False
+
+
+def _is_file(stream: TextIO) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):  # no file descriptor, or a closed one
+        return False
 
 
 def _file_lines(source: str, encoding: str | None) -> Iterator[str]:

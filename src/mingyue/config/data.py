@@ -33,7 +33,7 @@ class DataSettings(Settings):
     skip_bad: bool = setting(False, resume=DATA)
     """Skip records that cannot be read, count and report them, instead of stopping at the first."""
     held_out: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(0.1, resume=DATA)
-    """Share of the data, taken from its end, that is never trained on."""
+    """Share of the data, taken from the end of each file, that is never trained on."""
     attend_across_documents: bool = setting(True, kinds="text", resume=DATA)
     """Attention to earlier documents packed into the same window."""
 

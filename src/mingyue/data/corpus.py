@@ -66,6 +66,12 @@ class TokenCorpus:
     held_out_characters: int
     held_out_bytes: int
     """UTF-8 bytes of the held-out text, for bits per byte."""
+    held_out_documents: int = 0
+    """Documents that are held out as a whole."""
+    repeated_documents: int = 0
+    """Those of them that are also in the training part, word for word."""
+    repeated_characters: int = 0
+    """Characters of these."""
     digest: str = ""
     """SHA-256 over the token files; empty if unknown."""
     unseen: tuple[int, ...] = ()
@@ -220,6 +226,8 @@ class PairCorpus:
     """UTF-8 bytes of the target texts of the validation pairs, for bits per byte."""
     fingerprint: str
     """SHA-256 of the tokenizer, or of both."""
+    valid_repeated: int = 0
+    """Validation pairs that are also training pairs, word for word."""
     shared_vocabulary: bool = True
     """Whether both sides have one tokenizer."""
     digest: str = ""

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import unicodedata
 
+from mingyue.data.latin import plausible_latin
+
 _EVIDENCE = 16  # fewer bytes above 127 are too few to trust a guess
+_STRAY = 4  # control characters that a short text may hold by mistake
 _WIDE = ["utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be"]
-_COMMON = ("gb18030", "big5", "cp932", "cp949", "cp1252", "cp1251")  # named first where several are possible
+_COMMON = ("gb18030", "big5", "cp932", "cp949", "cp1251")  # named first where several are possible
+_TRUSTED = {  # of other scripts than the Latin one, which `latin` is for; others are too rare to be guessed
+    *("gb18030", "gbk", "gb2312", "big5", "big5hkscs", "cp932", "shift-jis", "euc-jp", "cp949", "euc-kr"),
+    *("cp1251", "koi8-r", "koi8-u", "cp866", "cp1253", "iso8859-7", "cp1255", "iso8859-8", "cp1256", "cp874", "cp1258"),
+}
 
 
 def plausible(sample: bytes) -> tuple[list[str], bool]:
     """Encodings that the bytes could be in, and whether the first is certain enough to be used automatically."""
+    latin = plausible_latin(sample)
+    if latin is not None and latin.certain:
+        return latin.names, True
     found = _guesses(sample, None)
-    certain = len(found) == 1 and sum(byte > 127 for byte in sample) >= _EVIDENCE
-    return [name for name in dict.fromkeys([*_COMMON, *found]) if name in found], certain
+    trusted = [name for name in found if name in _TRUSTED]
+    if len(found) == 1 and trusted and sum(byte > 127 for byte in sample) >= _EVIDENCE:
+        return trusted, True
+    ordered = [name for name in dict.fromkeys([*_COMMON, *trusted]) if name in trusted]
+    return list(dict.fromkeys([*(latin.names if latin is not None else []), *ordered])), False
 
 
 def plausible_wide(sample: bytes) -> list[str]:
@@ -36,7 +49,14 @@ def is_damaged_utf8(sample: bytes) -> bool:
 def looks_binary(sample: bytes) -> bool:
     """Whether there are control characters that text does not have."""
     controls = sum(sample.count(byte) for byte in range(32) if byte not in b"\t\n\x0b\x0c\r\x1b")
-    return controls > 0.01 * len(sample)
+    return controls > 0.01 * len(sample) + _STRAY
+
+
+def mostly_fits(sample: bytes) -> bool:
+    """Whether most of the lines are UTF-8 without a NUL: then the others are damaged records of a UTF-8 file."""
+    lines = sample.split(b"\n")
+    bad = sum(b"\x00" in line or "\ufffd" in line.decode("utf-8", "replace") for line in lines)
+    return 2 * bad <= len(lines)
 
 
 def _guesses(sample: bytes, only: list[str] | None) -> list[str]:

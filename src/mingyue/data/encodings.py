@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from mingyue.config import nearest
@@ -39,6 +39,11 @@ _SIGNATURES = (
     (b"PAR1", "a Parquet file (give it a name that ends in .parquet)"),
 )
 _SAMPLE = 1 << 19
+_SHOWN = 30  # characters on each side of the judged one in a message
+_NOT_OF_FILES = {"undefined", "idna", "punycode", "unicode-escape", "raw-unicode-escape"}
+_ESCAPED_NUL = "\udc00"
+READ_AGAIN = "Read it when no program writes to it, or make a copy first."
+_DAMAGED = "utf-8 with bytes that do not fit"
 
 
 class NotTextError(DataError):
@@ -56,7 +61,9 @@ class Encoding:
     codec: str
     label: str
     escape: bool = False
-    """Bytes that do not fit become lone surrogates, so that the records with them can be left out."""
+    """Bytes that do not fit, and NUL, become lone surrogates, so that the records with them can be left out."""
+    evidence: str = ""
+    """If detected: the line that was judged, and how it reads."""
 
 
 @dataclass(frozen=True)
@@ -68,29 +75,62 @@ class _Fault:
 
 
 def find_encoding(
-    name: str, open_bytes: Opener, given: str | None = None, *, skip_bad: bool = False, offers_skipping: bool = True
+    name: str,
+    open_bytes: Opener,
+    given: str | None = None,
+    *,
+    skip_bad: bool = False,
+    offers_skipping: bool = True,
+    keep_nul: bool = False,
 ) -> Encoding:
     """The encoding of a file, found by reading all of it. `offers_skipping`: errors may advise --skip-bad.
 
-    Raises `NotTextError` for binary content, `UndecodableError` (file, line, byte, the option to use) if the encoding
-    is uncertain, `SettingsError` if `given` is not an encoding.
+    `keep_nul`: a NUL character in a file that is otherwise text is part of it. Raises `NotTextError` for binary
+    content, `UndecodableError` (file, line, byte, the option to use) if the encoding is uncertain, `SettingsError` if
+    `given` is not an encoding.
     """
+    finding = _Finding(name, open_bytes, skip_bad=skip_bad, offers_skipping=offers_skipping, keep_nul=keep_nul)
     with open_bytes() as file:
         head = file.read(8192)
     if given is not None:
-        codec = _known(given)
-        return _checked(name, open_bytes, Encoding(codec, f"{codec} as given"), skip_bad=skip_bad)
-    for mark, codec in _MARKS:
-        if head.startswith(mark):
-            label = codec if codec == "utf-8" else f"{codec} by its byte-order mark"
-            return _checked(name, open_bytes, Encoding(codec, label), skip_bad=skip_bad)
+        codec = known_encoding(given)
+        return finding.checked(Encoding(codec, f"{codec} as given"))
+    codec = marked_encoding(head)
+    if codec is not None:
+        return finding.checked(Encoding(codec, codec if codec == "utf-8" else f"{codec} by its byte-order mark"))
     for signature, what in _SIGNATURES:
         if head.startswith(signature):
             raise NotTextError(f"{name} is {what}, not text", advice="Convert it to text first, or leave it out.")
-    fault = _scan(open_bytes, "utf-8")
-    if fault is None:
-        return Encoding("utf-8", "utf-8")
-    return _detected(name, open_bytes, fault, skip_bad=skip_bad, offers_skipping=offers_skipping)
+    return finding.detected()
+
+
+def marked_encoding(head: bytes) -> str | None:
+    """The encoding that a byte-order mark at the beginning names."""
+    return next((codec for mark, codec in _MARKS if head.startswith(mark)), None)
+
+
+def known_encoding(given: str) -> str:
+    """The codec of an encoding of text files. Raises `SettingsError` for other names."""
+    codec = _text_codec(given)
+    if codec is None:
+        from encodings.aliases import aliases
+
+        known = [name for name in {*aliases, *aliases.values()} if _text_codec(name) is not None]
+        guess = nearest(given.lower(), [name.replace("_", "-") for name in known])
+        hint = f"Did you mean {guess}?" if guess else "Use a name such as utf-8, gb18030, big5 or utf-16."
+        raise SettingsError(f"there is no encoding {given!r} of text files", advice=hint)
+    return codec
+
+
+def _text_codec(name: str) -> str | None:
+    try:
+        with suppress(UnicodeError):
+            b"a".decode(name)  # raises for unknown names, and for codecs that are not text encodings
+        codec = codecs.lookup(name)
+    except (LookupError, ValueError):
+        return None
+    usable = codec.incrementaldecoder is not None and codec.name.replace("_", "-") not in _NOT_OF_FILES
+    return codec.name if usable else None
 
 
 def read_text(name: str, open_bytes: Opener, encoding: Encoding) -> Iterator[str]:
@@ -106,82 +146,121 @@ def read_text(name: str, open_bytes: Opener, encoding: Encoding) -> Iterator[str
             if data and text.endswith("\r"):
                 held, text = "\r", text[:-1]
             if text:
-                yield text.replace("\r\n", "\n")
-    except UnicodeDecodeError as error:  # all of it could be decoded when its encoding was found
-        raise UndecodableError(f"{name} changed while it was read ({error})") from None
+                text = text.replace("\r\n", "\n")
+                yield text.replace("\x00", _ESCAPED_NUL) if encoding.escape else text
+    except UnicodeError as error:  # all of it could be decoded when its encoding was found
+        raise DataError(f"{name} was changed while it was read ({error})", advice=READ_AGAIN) from None
 
 
-def _known(given: str) -> str:
-    try:
-        with suppress(UnicodeError):
-            b"a".decode(given)  # raises for unknown names, and for codecs that are not text encodings
-        return codecs.lookup(given).name
-    except LookupError:
-        from encodings.aliases import aliases
+@dataclass(frozen=True)
+class _Finding:
+    """What is needed to find the encoding of a file."""
 
-        guess = nearest(given.lower(), [name.replace("_", "-") for name in {*aliases, *aliases.values()}])
-        hint = f"Did you mean {guess}?" if guess else "Use a name such as utf-8, gb18030, big5 or utf-16."
-        raise SettingsError(f"there is no encoding {given!r}", advice=hint) from None
+    name: str
+    open_bytes: Opener
+    skip_bad: bool
+    offers_skipping: bool
+    keep_nul: bool
+
+    def checked(self, encoding: Encoding) -> Encoding:
+        """The encoding, after the whole file was decoded with it."""
+        fault = _scan(self.open_bytes, encoding.codec, keep_nul=self.keep_nul)
+        if fault is None:
+            return encoding
+        if self.skip_bad and _scan(self.open_bytes, encoding.codec, "surrogateescape", keep_nul=True) is None:
+            return replace(encoding, escape=True)
+        if fault.kind == "nul":
+            raise self._not_text(fault)
+        given = encoding.label.endswith("as given")
+        other = "Give another encoding with --encoding, or omit --encoding to detect it."
+        raise UndecodableError(
+            f"{self._at(fault)} does not fit {encoding.label}",
+            advice=other if given else "Repair the file, or name its encoding with --encoding.",
+        )
+
+    def detected(self) -> Encoding:
+        """UTF-8 if every byte fits, else what the bytes around the first fault are taken for."""
+        fault = _scan(self.open_bytes, "utf-8")
+        if fault is None:
+            return Encoding("utf-8", "utf-8")
+        sample, start = _sample(self.open_bytes, fault.offset)
+        if b"\x00" in sample:
+            for codec in detect.plausible_wide(sample):
+                if _scan(self.open_bytes, codec) is None:
+                    return Encoding(codec, f"{codec} (detected)", evidence=_evidence(sample, 0, 1, codec))
+            if not (self.skip_bad or self.keep_nul) or detect.looks_binary(sample):
+                raise self._not_text(fault)
+            nul = fault
+            fault = _scan(self.open_bytes, "utf-8", keep_nul=True)
+            if self.keep_nul and fault is None:
+                return Encoding("utf-8", "utf-8")
+            if self.skip_bad:
+                return self.checked(Encoding("utf-8", _DAMAGED))
+            if fault is None:
+                raise self._not_text(nul)
+            sample, start = _sample(self.open_bytes, fault.offset)
+        return self._judged(fault, sample, fault.offset - start)
+
+    def _judged(self, fault: _Fault, sample: bytes, at: int) -> Encoding:
+        """The encoding of bytes that are not UTF-8; the first that is not is number `at` of the sample."""
+        message = f"{self._at(fault)} is not UTF-8"
+        if detect.is_damaged_utf8(sample):
+            if self.skip_bad:
+                return self.checked(Encoding("utf-8", _DAMAGED))
+            skipping = ", or leave out the documents that cannot be read with --skip-bad"
+            advice = f"Repair the file{skipping if self.offers_skipping else ''}."
+            raise UndecodableError(f"{message}, though the text around it is", advice=advice)
+        names, certain = detect.plausible(sample)
+        if certain and _scan(self.open_bytes, names[0], keep_nul=self.keep_nul) is None:
+            return Encoding(names[0], f"{names[0]} (detected)", evidence=_evidence(sample, at, fault.line, names[0]))
+        if not names and detect.looks_binary(sample):
+            raise NotTextError(f"{message}, nor any other text encoding", advice="Leave the file out.")
+        if self.skip_bad and detect.mostly_fits(sample):
+            return self.checked(Encoding("utf-8", _DAMAGED))
+        if names:
+            reads = _evidence(sample, at, fault.line, names[0])
+            message += f"; it could be {' or '.join(names[:3])} (as {names[0]}, {reads})"
+        example = names[0] if names else "gb18030"
+        raise UndecodableError(message, advice=f"Name the encoding of the file, for example --encoding {example}.")
+
+    def _at(self, fault: _Fault) -> str:
+        return f"{self.name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x})"
+
+    def _not_text(self, fault: _Fault) -> NotTextError:
+        return NotTextError(
+            f"{self.name}, line {fault.line}: byte {fault.offset} is NUL: "
+            "this is not text, or not in the encoding used",
+            advice="Leave the file out; if it is text, give its encoding, for example --encoding utf-16.",
+        )
 
 
-def _checked(name: str, open_bytes: Opener, encoding: Encoding, *, skip_bad: bool) -> Encoding:
-    fault = _scan(open_bytes, encoding.codec)
-    if fault is None:
-        return encoding
-    if fault.kind == "nul":
-        raise _not_text(name, fault)
-    if skip_bad:
-        escaping = Encoding(encoding.codec, encoding.label, escape=True)
-        if _scan(open_bytes, encoding.codec, "surrogateescape") is None:
-            return escaping
-    given = encoding.label.endswith("as given")
-    other = "Give another encoding with --encoding, or omit --encoding to detect it."
-    raise UndecodableError(
-        f"{name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x}) does not fit {encoding.label}",
-        advice=other if given else "Repair the file, or name its encoding with --encoding.",
-    )
+def _evidence(sample: bytes, at: int, line: int, codec: str) -> str:
+    """How the line of byte `at` reads in an encoding, with the characters around that byte: "line 3 is 'déjà vu'"."""
+    if b"\x00" in sample:  # UTF-16 or UTF-32: bytes are no characters
+        return f"line {line} is {sample.decode(codec, 'replace').split(chr(10))[0][: 2 * _SHOWN]!r}"
+    before, after = sample[:at].rpartition(b"\n")[2], sample[at:].partition(b"\n")[0]
+    left, right = before.decode(codec, "replace"), after.decode(codec, "replace").removesuffix("\r")
+    shown = ("…" if len(left) > _SHOWN else "") + left[-_SHOWN:] + right[:_SHOWN] + ("…" if len(right) > _SHOWN else "")
+    return f"line {line} is {shown!r}"
 
 
-def _detected(name: str, open_bytes: Opener, fault: _Fault, *, skip_bad: bool, offers_skipping: bool) -> Encoding:
-    sample = _sample(open_bytes, fault.offset)
-    if b"\x00" in sample or fault.kind == "nul":
-        for codec in detect.plausible_wide(sample):
-            if _scan(open_bytes, codec) is None:
-                return Encoding(codec, f"{codec} (detected)")
-        raise _not_text(name, fault)
-    message = f"{name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x}) is not UTF-8"
-    if detect.is_damaged_utf8(sample):
-        if skip_bad:
-            return _checked(name, open_bytes, Encoding("utf-8", "utf-8 with bytes that do not fit"), skip_bad=True)
-        skipping = ", or leave out the documents that cannot be read with --skip-bad" if offers_skipping else ""
-        raise UndecodableError(f"{message}, though the text around it is", advice=f"Repair the file{skipping}.")
-    names, certain = detect.plausible(sample)
-    if certain and _scan(open_bytes, names[0]) is None:
-        return Encoding(names[0], f"{names[0]} (detected)")
-    if not names and detect.looks_binary(sample):
-        raise NotTextError(f"{message}, nor any other text encoding", advice="Leave the file out.")
-    if names:
-        message += f"; it could be {' or '.join(names[:3])}"
-    example = names[0] if names else "gb18030"
-    raise UndecodableError(message, advice=f"Name the encoding of the file, for example --encoding {example}.")
-
-
-def _sample(open_bytes: Opener, offset: int) -> bytes:
-    """Bytes around an offset, in whole lines where possible."""
+def _sample(open_bytes: Opener, offset: int) -> tuple[bytes, int]:
+    """Bytes around an offset, in whole lines where possible, and where they begin."""
     with open_bytes() as file:
         before = max(0, offset - (1 << 15))
         before -= before % 4  # UTF-16 and UTF-32 stay aligned
         file.seek(before)
         data = file.read(_SAMPLE)
-    if before:
-        data = data[data.find(b"\n") + 1 :] if b"\x00" not in data else data
+    if before and b"\x00" not in data:
+        cut = data.find(b"\n", 0, offset - before) + 1
+        data, before = data[cut:], before + cut
     if len(data) == _SAMPLE and b"\n" in data and b"\x00" not in data:
         data = data[: data.rfind(b"\n") + 1]
-    return data
+    return data, before
 
 
-def _scan(open_bytes: Opener, codec: str, errors: str = "strict") -> _Fault | None:
-    """The first byte that does not fit, or the first NUL character; None if all is text."""
+def _scan(open_bytes: Opener, codec: str, errors: str = "strict", *, keep_nul: bool = False) -> _Fault | None:
+    """The first byte that does not fit, or (unless `keep_nul`) the first NUL character; None if all is text."""
     decoder = codecs.getincrementaldecoder(codec)(errors)
     offset, line = 0, 1
     for data in _chunks(open_bytes):
@@ -192,7 +271,9 @@ def _scan(open_bytes: Opener, codec: str, errors: str = "strict") -> _Fault | No
             good = error.object[: error.start].decode(codec, "replace")
             at = offset - len(pending) + error.start
             return _Fault("bytes", at, line + good.count("\n"), error.object[error.start])
-        nul = text.find("\x00")
+        except UnicodeError:  # UTF-16 or UTF-32 by name, without its byte-order mark
+            return _Fault("bytes", 0, 1, (pending + data)[0])
+        nul = -1 if keep_nul else text.find("\x00")
         if nul >= 0:
             before = text[:nul]
             at = offset - len(pending) + len(before.encode(codec, "surrogateescape"))
@@ -208,10 +289,3 @@ def _chunks(open_bytes: Opener) -> Iterator[bytes]:
         while data := file.read(CHUNK):
             yield data
     yield b""
-
-
-def _not_text(name: str, fault: _Fault) -> NotTextError:
-    return NotTextError(
-        f"{name}, line {fault.line}: byte {fault.offset} is NUL: this is not text, or not in the encoding used",
-        advice="Leave the file out; if it is text, give its encoding, for example --encoding utf-16.",
-    )

@@ -1,23 +1,19 @@
-"""Files of records: JSON lines, CSV, TSV, Parquet. A record is one document (or a pair: `pair_records`)."""
+"""Files of records: JSON lines, CSV, TSV (Parquet: `parquet`). A record is one document (or a pair: `pair_records`)."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
 
+from mingyue.data.csv_rows import csv_rows
 from mingyue.data.report import BadRecords
-from mingyue.errors import DataError, MissingExtraError
+from mingyue.errors import DataError
 
 DEFAULT_FIELD = "text"
 SURROGATE = re.compile("[\ud800-\udfff]")
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
-_FIELD_LIMIT = (1 << 31) - 1
 ABSENT = object()
 """Stands for the value of a key that a record does not have."""
 
@@ -32,12 +28,14 @@ class Record:
 
 def lines_of(chunks: Iterable[str]) -> Iterator[str]:
     r"""Lines with their \n; nothing else ends a line (str.splitlines also cuts at U+2028 and the like)."""
-    rest = ""
+    held: list[str] = []  # a line over many chunks is joined once: the time is linear
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split("\n")
-        for line in whole:
-            yield line + "\n"
-    if rest:
+        first, *others = chunk.split("\n")
+        held.append(first)
+        for line in others:
+            yield "".join(held) + "\n"
+            held = [line]
+    if rest := "".join(held):
         yield rest
 
 
@@ -96,16 +94,6 @@ def json_records(lines: Iterable[str], name: str, field: str | None, bad: BadRec
             yield Record(text, number)
 
 
-@contextmanager
-def csv_rows(lines: Iterable[str], name: str, bad: BadRecords) -> Generator[Iterator[tuple[int, list[str]]]]:
-    """Rows of a CSV file with their line numbers; inside the block, fields may be of any length (RFC 4180)."""
-    before = csv.field_size_limit(_FIELD_LIMIT)
-    try:
-        yield _csv_rows(csv.reader(lines, strict=True), name, bad)
-    finally:
-        csv.field_size_limit(before)
-
-
 def csv_records(lines: Iterable[str], name: str, field: str | None, bad: BadRecords) -> Iterator[Record]:
     """Records of a CSV file with a header; quoted fields may hold commas and newlines (RFC 4180)."""
     with csv_rows(lines, name, bad) as rows:
@@ -122,35 +110,6 @@ def tsv_records(lines: Iterable[str], name: str, field: str | None, bad: BadReco
     yield from _columns(rows, name, field, bad)
 
 
-def parquet_records(file: Path | BinaryIO, name: str, field: str | None, bad: BadRecords) -> Iterator[Record]:
-    """Records of a Parquet file, read in batches. `MissingExtraError` without pyarrow."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError(
-            f"reading {name} needs pyarrow", advice="Install the extra: pip install 'mingyue[data]'."
-        ) from None
-    column = field or DEFAULT_FIELD
-    try:
-        table = pq.ParquetFile(file)
-        names = table.schema_arrow.names
-        if column not in names:
-            raise _no_column(name, column, names)
-        row = 0
-        for batch in table.iter_batches(columns=[column], batch_size=4096):
-            for value in batch.column(0).to_pylist():
-                row += 1
-                if isinstance(value, str):
-                    yield Record(value, row)
-                else:
-                    what = "empty" if value is None else type(value).__name__
-                    reason = f"record whose {column!r} is not text"
-                    bad(reason, f"{name}, row {row}", f"{column!r} is {what}, not text")
-    except pa.ArrowException as error:
-        raise DataError(f"{name} is not a complete Parquet file: {error}") from None
-
-
 def _decoded(lines: Iterable[str], name: str, bad: BadRecords) -> Iterator[tuple[int, str]]:
     """Numbered lines, without those whose bytes do not fit the encoding."""
     for number, line in enumerate(lines, start=1):
@@ -161,30 +120,22 @@ def _decoded(lines: Iterable[str], name: str, bad: BadRecords) -> Iterator[tuple
             yield number, line
 
 
-def _csv_rows(rows: Any, name: str, bad: BadRecords) -> Iterator[tuple[int, list[str]]]:  # noqa: ANN401
-    while True:
-        line = rows.line_num + 1
-        try:
-            yield line, next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            bad("row that is not CSV", f"{name}, line {line}", f"not CSV: {error}")
-
-
 def _columns(rows: Iterable[tuple[int, list[str]]], name: str, field: str | None, bad: BadRecords) -> Iterator[Record]:
     column = field or DEFAULT_FIELD
     header: list[str] | None = None
     index = 0
     for line, row in rows:
-        if not any(cell.strip() for cell in row):
+        blank = not any(cell.strip() for cell in row)
+        if blank and (header is None or len(row) <= 1):
             continue
         where = f"{name}, line {line}"
         if header is None:
             header = row
             if column not in header:
-                raise _no_column(name, column, header)
+                raise no_column(name, column, header)
             index = header.index(column)
+        elif blank:
+            yield Record("", line)  # counted as a record without text
         elif len(row) != len(header):
             message = f"{len(row)} columns where the header has {len(header)}"
             bad("row with another number of columns", where, message)
@@ -194,7 +145,8 @@ def _columns(rows: Iterable[tuple[int, list[str]]], name: str, field: str | None
             yield Record(row[index], line)
 
 
-def _no_column(name: str, column: str, names: list[str]) -> DataError:
+def no_column(name: str, column: str, names: list[str]) -> DataError:
+    """The error when the column of the text is missing."""
     return DataError(
         f"{name} has no column {column!r}; columns found: {', '.join(repr(found) for found in names)}",
         advice="Name the column of the text with --field.",

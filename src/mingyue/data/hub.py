@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, cast
 
-from mingyue.data.formats import Record, parquet_records
+from mingyue.data.formats import Record
+from mingyue.data.parquet import parquet_records
 from mingyue.data.report import BadRecords
 from mingyue.errors import DataError, MissingExtraError
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from fractions import Fraction
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from mingyue.config import DataSettings, PairSettings, TokenizerSettings
 from mingyue.data.corpus import PairCorpus, PairRows, TokenRows
+from mingyue.data.holdout import last_pairs
 from mingyue.data.pairs import TOO_LONG, Pair, nothing_left, pair_digest, read_pairs, refuse_other_kinds
 from mingyue.data.prepared import FORMAT, TOKENIZER, PreparedFolder, identity_of, key_of
 from mingyue.data.report import PairReport, Progress, ReadReport
@@ -49,10 +49,10 @@ def prepare_pairs(
     """Read the pairs and leave tokenizers, token files and pairs.json in `folder`; returns what `load_pairs` returns.
 
     The two tokenizers (of sources, of targets) are one object when the vocabulary is shared, which a given
-    tokenizer.json always is. Without validation pairs the last `data.held_out` share of the pairs (rounded down) is
-    held out before anything is learnt. A pair with more than `max_tokens` tokens on a side, EOS included, is left out
-    as "too long". A folder that was prepared from the same files (path, size, time of change) and settings is used
-    again. `memory_bytes`: text beyond it is kept in a temporary file.
+    tokenizer.json always is. Without validation pairs the last `data.held_out` share of the pairs of each file (rounded
+    down) is held out before anything is learnt. A pair with more than `max_tokens` tokens on a side, EOS included, is
+    left out as "too long". A folder that was prepared from the same files (path, size, time of change) and settings is
+    used again. `memory_bytes`: text beyond it is kept in a temporary file.
 
     Raises `DataError` (also when no pair is left, with the reasons), `TokenizerError`, `SettingsError`.
     """
@@ -69,6 +69,7 @@ def load_pairs(folder: Path) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairRepo
     with prepared.opened() as manifest:
         files = prepared.files(manifest)
         shared, valid_target_bytes = bool(manifest["shared"]), int(manifest["valid_target_bytes"])
+        repeated = int(manifest.get("valid_repeated", 0))
         report = PairReport.from_dict(manifest["report"])
         target = Tokenizer.load(folder / TOKENIZER)
         source = target if shared else Tokenizer.load(folder / _SOURCE_TOKENIZER)
@@ -88,6 +89,7 @@ def load_pairs(folder: Path) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairRepo
         bos_id=target.bos_id,
         eos_id=target.eos_id,
         valid_target_bytes=valid_target_bytes,
+        valid_repeated=repeated,
         fingerprint=_fingerprint_of(source, target),
         shared_vocabulary=shared,
         digest=check_digests(folder, manifest.get("digests", {})),
@@ -117,6 +119,9 @@ def _key(pairs: PairSettings, data: DataSettings, tokenizer: TokenizerSettings, 
         if of_files is None:
             return None
         identity.append(of_files)
+    several = any(isinstance(files, list) and len(files) > 1 for files in identity)
+    if several and not pairs.valid_source and not pairs.valid_pairs:
+        identity.append("held out of each file")  # older versions took the end of the last one
     identity += [pairs.model_dump(exclude={*_FILE_SETTINGS, "bleu_lines", "select"}), tokenizer.model_dump()]
     identity.append(data.model_dump(include={"encoding", "skip_bad", "held_out"}))
     return key_of(identity, tokenizer)
@@ -153,7 +158,7 @@ class _Preparation:
         self._pairs, self._data, self._tokenizer = pairs, data, tokenizer
         self._prepared, self._max_tokens, self._progress = prepared, max_tokens, progress
         self._report = PairReport()
-        self._valid_target_bytes = 0
+        self._valid_target_bytes = self._repeated = 0
         self._encoded = self._characters = 0
 
     def run(self, memory_bytes: int) -> dict[str, Any]:
@@ -161,23 +166,27 @@ class _Preparation:
         report = self._report
         self._path(_SOURCE_TOKENIZER).unlink(missing_ok=True)
         with self._store(memory_bytes) as train, self._store(memory_bytes) as given:
+            counts: dict[str, int] = {}  # pairs of each file
             for pair in read_pairs(self._pairs, self._data, report, "train", self._progress):
                 train.add(pair)
+                name = pair.where.rpartition(":")[0]
+                counts[name] = counts.get(name, 0) + 1
             lost = dict(report.dropped)
-            valid, cut = given, len(train)
+            valid, held = given, bytearray(len(train))
             if self._pairs.valid_source or self._pairs.valid_pairs:
                 for pair in read_pairs(self._pairs, self._data, report, "valid", self._progress):
                     given.add(pair)
             else:
-                valid, cut = train, self._cut(len(train))
+                valid, held = train, self._held_out(counts)
             self._characters = report.characters
-            source, target = self._tokenizers(train, cut)
-            files = self._encode(train, cut, valid, (source, target), lost)
+            source, target = self._tokenizers(train, held)
+            files = self._encode(train, held, valid, (source, target), lost)
         report.source_vocab_size, report.vocab_size = source.vocab_size, target.vocab_size
         return {
             "shared": source is target,
             "files": files,
             "valid_target_bytes": self._valid_target_bytes,
+            "valid_repeated": self._repeated,
             "report": report.to_dict(),
         }
 
@@ -187,21 +196,25 @@ class _Preparation:
     def _store(self, memory_bytes: int) -> RecordStore[Pair]:
         return RecordStore(Pair, self._prepared.path, texts=len(Pair._fields), memory_bytes=memory_bytes)
 
-    def _cut(self, count: int) -> int:
-        share = self._data.held_out
-        held = int(Fraction(str(share)) * count)
-        if held:
-            self._report.note(f"no validation pairs were given: the last {held:,} of {count:,} pairs are held out")
+    def _held_out(self, counts: dict[str, int]) -> bytearray:
+        """1 for each pair that is held out: the last ones of each file."""
+        share, count = self._data.held_out, sum(counts.values())
+        marks = last_pairs(list(counts.values()), share)
+        if held := sum(marks):
+            which = f"the last {held:,} of {count:,} pairs are held out"
+            if len(counts) > 1:
+                which = f"{held:,} of {count:,} pairs are held out, from the end of each of {len(counts):,} files"
+            self._report.note(f"no validation pairs were given: {which}")
         elif share:
             self._report.note(f"{count:,} pairs are too few to hold out {share:.1%} of them: there is no validation")
-        return count - held
+        return marks
 
-    def _tokenizers(self, store: RecordStore[Pair], cut: int) -> tuple[Tokenizer, Tokenizer]:
-        """Tokenizers of sources and targets, learnt from the pairs before the cut."""
+    def _tokenizers(self, store: RecordStore[Pair], held: bytearray) -> tuple[Tokenizer, Tokenizer]:
+        """Tokenizers of sources and targets, learnt from the pairs that are not held out."""
         merging = None if self._progress is None else partial(self._progress, "merging")
 
         def learn(*sides: str) -> Tokenizer:
-            return make_tokenizer(self._tokenizer, self._texts(store, cut, sides), progress=merging)
+            return make_tokenizer(self._tokenizer, self._texts(store, held, sides), progress=merging)
 
         given = self._tokenizer.tokenizer not in ("char", "bpe", "byte")
         if self._pairs.shared_vocabulary or given:
@@ -214,19 +227,19 @@ class _Preparation:
         write_text_atomically(self._path(TOKENIZER), target.to_json())
         return source, target
 
-    def _texts(self, store: RecordStore[Pair], cut: int, sides: tuple[str, ...]) -> Iterator[str]:
+    def _texts(self, store: RecordStore[Pair], held: bytearray, sides: tuple[str, ...]) -> Iterator[str]:
         for number, pair in enumerate(store):
-            if number >= cut:
-                return
+            if held[number]:
+                continue
             for side in sides:
                 yield pair.source if side == "source" else pair.target
             if self._progress is not None and number % 1024 == 0:
-                self._progress("vocabulary", self._characters * number // cut, self._characters)
+                self._progress("vocabulary", self._characters * number // len(store), self._characters)
 
     def _encode(
         self,
         store: RecordStore[Pair],
-        cut: int,
+        held: bytearray,
         valid_store: RecordStore[Pair],
         tokenizers: tuple[Tokenizer, Tokenizer],
         lost: dict[str, int],
@@ -239,7 +252,7 @@ class _Preparation:
                 for name, tokenizer in zip(_PARTS, tokenizers * 2, strict=True)
             ]
             before = report.dropped.get(TOO_LONG, 0)
-            trained = {pair_digest(*texts) for texts in self._kept(store, 0, cut, sides[:2])}
+            trained = {pair_digest(*texts) for texts in self._kept(store, held, 0, sides[:2])}
             report.train_pairs = report.documents
             if not trained:
                 lost[TOO_LONG] = report.dropped.get(TOO_LONG, 0) - before
@@ -248,12 +261,12 @@ class _Preparation:
                 expand_sources(names, hidden)
                 raise nothing_left(names, {why: n - hidden.dropped.get(why, 0) for why, n in lost.items()})
             again = 0
-            start = cut if valid_store is store else 0
-            for source, target in self._kept(valid_store, start, len(valid_store), sides[2:]):
+            marks = held if valid_store is store else b"\x01" * len(valid_store)
+            for source, target in self._kept(valid_store, marks, 1, sides[2:]):
                 self._valid_target_bytes += len(target.encode("utf-8"))
                 again += pair_digest(source, target) in trained
             report.valid_pairs = report.documents - report.train_pairs
-            self._check_validation(again, len(valid_store) - start)
+            self._check_validation(again, sum(marks))
             files = {
                 name: [path.name for path in side.writer.finish()] for name, side in zip(_PARTS, sides, strict=True)
             }
@@ -271,17 +284,18 @@ class _Preparation:
                 advice="Raise the context, or name other validation pairs.",
             )
         if again:
+            self._repeated = again
             report.note(f"{again:,} of {report.valid_pairs:,} validation pairs are trained on as well")
         if TOO_LONG in report.dropped:
             report.note(f"too long: more than {self._max_tokens:,} tokens on one side, EOS included")
 
-    def _kept(self, store: RecordStore[Pair], start: int, stop: int, sides: list[_Side]) -> Iterator[tuple[str, str]]:
-        """Writes the pairs start … stop − 1 that are short enough, and yields their texts."""
+    def _kept(
+        self, store: RecordStore[Pair], marks: bytes | bytearray, mark: int, sides: list[_Side]
+    ) -> Iterator[tuple[str, str]]:
+        """Writes the pairs with this mark that are short enough, and yields their texts."""
         report = self._report
         for number, pair in enumerate(store):
-            if number >= stop:
-                break
-            if number < start:
+            if marks[number] != mark:
                 continue
             texts = (pair.source, pair.target)
             rows = [_row(text, side.tokenizer, pair.where) for text, side in zip(texts, sides, strict=True)]

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from mingyue.config import PairSettings
-from mingyue.data.formats import ABSENT, csv_rows, json_objects, text_value
+from mingyue.data.csv_rows import csv_rows
+from mingyue.data.formats import ABSENT, json_objects, text_value
 from mingyue.data.report import BadRecords
 from mingyue.data.sources import Kind
 from mingyue.errors import DataError, SettingsError

@@ -47,8 +47,8 @@ def read_lines(
     r"""The lines of a text file, of a .gz file, or of standard input ("-"), without their ends, one after the other.
 
     `encoding` None: UTF-8, or detected and noted in `report`. A line end at the end of the file begins no further line;
-    a byte-order mark is not a character. `skip_bad`: bytes that do not fit stay in the line as lone surrogates;
-    `offers_skipping`: errors may advise --skip-bad.
+    a byte-order mark is not a character, NUL is one. `skip_bad`: bytes that do not fit stay in the line as lone
+    surrogates; `offers_skipping`: errors may advise --skip-bad.
 
     Raises `DataError` for what cannot be read, `SettingsError` for an encoding that does not exist.
     """
@@ -59,6 +59,7 @@ def read_lines(
         report,
         Gauge([source], progress).of(0),
         offers_skipping=offers_skipping,
+        keep_nul=True,
     )
 
 
@@ -236,8 +237,10 @@ def _lines(
     advance: Callable[[int], None],
     *,
     offers_skipping: bool = True,
+    keep_nul: bool = False,
 ) -> Iterator[str]:
-    with open_text(source, data, report, advance, offers_skipping=offers_skipping) as (_, chunks):
+    how = {"offers_skipping": offers_skipping, "keep_nul": keep_nul}
+    with open_text(source, data, report, advance, **how) as (_, chunks):
         for line in lines_of(chunks):
             yield line.removesuffix("\n")
     advance(source.size)

@@ -6,7 +6,7 @@ length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from mingyue.config import DataSettings, TokenizerSettings
 from mingyue.data.corpus import TokenCorpus, TokenView, fit_context
+from mingyue.data.holdout import FileSplit, Repeats, describe_split
 from mingyue.data.prepared import FORMAT, TOKENIZER, PreparedFolder, identity_of, key_of
 from mingyue.data.reading import read_pieces
 from mingyue.data.report import Progress, ReadReport
@@ -34,6 +35,9 @@ class _Counts:
     train_characters: int = 0
     held_out_characters: int = 0
     held_out_bytes: int = 0
+    held_out_documents: int = 0
+    repeated_documents: int = 0
+    repeated_characters: int = 0
 
 
 def prepare_corpus(
@@ -48,9 +52,10 @@ def prepare_corpus(
 ) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
     """Read `settings.sources` and leave tokenizer.json, the token files and corpus.json in `folder`.
 
-    The last `held_out` share of the characters is held out. Each document is BOS, its tokens, EOS; one that is cut in
-    two ends its training part without EOS and begins its held-out part without BOS. A folder that was prepared from
-    the same sources (path, size, time of change) and settings is used again. `context_hint`: adds the notes of
+    The last `held_out` share of the characters is held out, of several files that of each (`data.holdout`). Each
+    document is BOS, its tokens, EOS; one that is cut in two ends its training part without EOS and begins its held-out
+    part without BOS (or with one, behind other held-out text). A folder that was prepared from the same sources (path,
+    size, time of change) and settings is used again. `context_hint`: adds the notes of
     `fit_context` for that context to the report. `memory_bytes`: text beyond it is kept in a temporary file.
 
     Raises `DataError`, `TokenizerError`, `SettingsError`, `MissingExtraError`.
@@ -60,23 +65,20 @@ def prepare_corpus(
     def make() -> dict[str, Any]:
         report = ReadReport()
         with PieceStore(folder, memory_bytes=memory_bytes) as store:
-            for piece in read_pieces(settings, report, progress):
-                store.add(StoredPiece(piece.text, piece.tail, piece.first, piece.last))
-            cut = store.cut(settings.held_out)
-            if settings.held_out and cut >= store.characters:
-                report.note(f"{store.characters} characters are too few to hold out {settings.held_out:.1%} of them")
+            splits = _read(settings, store, report, progress)
             merging = None if progress is None else partial(progress, "merging")
-            texts = _training_texts(store, cut, progress)
+            texts = _training_texts(store, splits, progress)
             tokenizer = make_tokenizer(tokenizer_settings, texts, progress=merging)
             write_text_atomically(folder / TOKENIZER, tokenizer.to_json())
             with (
                 prepared.writer("train", tokenizer, shard_tokens) as train,
                 prepared.writer("held_out", tokenizer, shard_tokens) as held_out,
             ):
-                counts = _encode(store, cut, tokenizer, (train, held_out), progress)
+                counts = _encode(store, splits, tokenizer, (train, held_out), progress)
                 files = {"train": train.finish(), "held_out": held_out.finish()}
         report.train_tokens, report.held_out_tokens = train.tokens, held_out.tokens
         report.held_out_characters, report.vocab_size = counts.held_out_characters, tokenizer.vocab_size
+        _note_repeats(counts, report)
         return {
             "files": {part: [path.name for path in paths] for part, paths in files.items()},
             "counts": asdict(counts),
@@ -134,32 +136,73 @@ def _key(settings: DataSettings, tokenizer: TokenizerSettings) -> str | None:
     if sources is None:
         return None
     how = settings.model_dump(exclude={"sources", "attend_across_documents"})
-    return key_of([FORMAT, sources, how, tokenizer.model_dump()], tokenizer)
+    identity: list[object] = [FORMAT, sources, how, tokenizer.model_dump()]
+    if len(sources) > 1:
+        identity.append("held out of each file")  # older versions took the end of the last one
+    return key_of(identity, tokenizer)
+
+
+def _read(settings: DataSettings, store: PieceStore, report: ReadReport, progress: Progress | None) -> list[FileSplit]:
+    """Read the sources into `store`; returns what is held out of each file."""
+    source = None
+    for piece in read_pieces(settings, report, progress):
+        if piece.source != source:
+            source = piece.source
+            store.begin_file(source)
+        store.add(StoredPiece(piece.text, piece.tail, piece.first, piece.last))
+    splits = store.splits(settings.held_out)
+    if settings.held_out and not any(split.held_out for split in splits):
+        report.note(f"{store.characters} characters are too few to hold out {settings.held_out:.1%} of them")
+    if (sentence := describe_split(splits)) is not None:
+        report.note(sentence)
+    return splits
+
+
+def _note_repeats(counts: _Counts, report: ReadReport) -> None:
+    if counts.repeated_documents:
+        share = counts.repeated_characters / counts.held_out_characters
+        report.note(
+            f"{counts.repeated_documents:,} of {counts.held_out_documents:,} held-out documents "
+            f"({share:.0%} of the held-out characters) are trained on as well"
+        )
 
 
 def _encode(
     store: PieceStore,
-    cut: int,
+    splits: Sequence[FileSplit],
     tokenizer: Tokenizer,
     writers: tuple[TokenWriter, TokenWriter],
     progress: Progress | None,
 ) -> _Counts:
     train, held_out = writers
-    counts = _Counts(documents=store.documents)
-    at = 0
+    counts, repeats = _Counts(documents=store.documents), Repeats()
     bos, eos = [tokenizer.bos_id], [tokenizer.eos_id]
+    at = begin = 0
+    joined = False
+    files = iter(splits)
+    split = next(files)
     for text, tail, first, last in store:
+        while at >= split.end:
+            split = next(files)
+        cut = split.cut
         if first:
-            (train if at < cut else held_out).append(bos)
+            joined = at < cut  # a held-out part would begin in the middle of the document
+            (train if joined else held_out).append(bos)
+            begin = at
         inside = min(max(cut - at, 0), len(text))
         before, after = text[:inside], text[inside:]
         if before:
             train.append(tokenizer.encode_array(before, progress=_within(progress, at, before, store)))
         if after:
+            if joined and held_out.tokens:  # behind the held-out part of another file
+                held_out.append(bos)
+            joined = False
             held_out.append(tokenizer.encode_array(after, progress=_within(progress, at + inside, after, store)))
         at += len(text)
+        repeats.add(text)
         if last:
             (train if at <= cut else held_out).append(eos)
+            repeats.end(trained=at <= cut, held_out=begin >= cut)
         at += len(tail)
         held = after if at <= cut else after + tail
         counts.train_characters += len(text) + len(tail) - len(held)
@@ -167,6 +210,7 @@ def _encode(
         counts.held_out_bytes += len(held.encode("utf-8"))
         if progress is not None:
             progress("encoding", at, store.characters)
+    counts.held_out_documents, counts.repeated_documents, counts.repeated_characters = repeats.count()
     return counts
 
 
@@ -177,13 +221,19 @@ def _within(progress: Progress | None, at: int, text: str, store: PieceStore) ->
     return lambda done, total: progress("encoding", at + done, store.characters)
 
 
-def _training_texts(store: PieceStore, cut: int, progress: Progress | None) -> Iterator[str]:
-    """The text before the cut, without the separators: what a vocabulary may be learnt from."""
-    at = 0
+def _training_texts(store: PieceStore, splits: Sequence[FileSplit], progress: Progress | None) -> Iterator[str]:
+    """The text before the cuts, without the separators: what a vocabulary may be learnt from."""
+    at = seen = 0
+    total = sum(split.cut - split.start for split in splits)
+    files = iter(splits)
+    split = next(files)
     for text, tail, _, _ in store:
-        if at >= cut:
-            return
-        yield text[: cut - at]
-        at += len(text) + len(tail)
-        if progress is not None:
-            progress("vocabulary", min(at, cut), cut)
+        while at >= split.end:
+            split = next(files)
+        size = len(text) + len(tail)
+        if at < split.cut:
+            yield text[: split.cut - at]
+            seen += min(size, split.cut - at)
+            if progress is not None:
+                progress("vocabulary", seen, total)
+        at += size

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from mingyue.config import DataSettings
 from mingyue.data.encodings import CHUNK, Encoding, NotTextError, UndecodableError, find_encoding, read_text
-from mingyue.data.formats import SURROGATE, Record, csv_records, json_records, lines_of, parquet_records, tsv_records
+from mingyue.data.formats import SURROGATE, Record, csv_records, json_records, lines_of, tsv_records
 from mingyue.data.hub import hub_records
+from mingyue.data.parquet import parquet_records
 from mingyue.data.report import BadRecords, Progress, ReadReport
-from mingyue.data.sources import Source, expand_sources, opened
-from mingyue.data.split import Separator, parse_separator, split_documents
+from mingyue.data.sources import Source, expand_sources, opened, unchanged
+from mingyue.data.split import Part, Separator, parse_separator, split_documents
 from mingyue.errors import DataError
 
 _LINE_FORMATS: dict[str, Callable[[Iterable[str], str, str | None, BadRecords], Iterator[Record]]] = {
@@ -102,7 +104,8 @@ def _read(
     if source.kind == "parquet":
         report.files += 1
         records = parquet_records(cast(Path, source.path), source.name, settings.field, bad)
-        yield from _records(records, source, separator, report)
+        with unchanged(source):
+            yield from _records(records, source, separator, report)
         return
     with open_text(source, settings, report, advance) as (encoding, chunks):
         if source.kind == "text":
@@ -120,19 +123,25 @@ def open_text(
     advance: Callable[[int], None],
     *,
     offers_skipping: bool = True,
+    keep_nul: bool = False,
 ) -> Generator[tuple[Encoding, Iterator[str]]]:
     """The encoding of a text source, and its text in chunks; the report counts it, `advance` gets the bytes read.
 
-    Of `settings` the encoding and skip_bad are used. `offers_skipping`: errors may advise --skip-bad.
+    Of `settings` the encoding and skip_bad are used. `offers_skipping`, `keep_nul`: see `find_encoding`.
     """
     with opened(source) as open_bytes:
         encoding = find_encoding(
-            source.name, open_bytes, settings.encoding, skip_bad=settings.skip_bad, offers_skipping=offers_skipping
+            source.name,
+            open_bytes,
+            settings.encoding,
+            skip_bad=settings.skip_bad,
+            offers_skipping=offers_skipping,
+            keep_nul=keep_nul,
         )
         report.files += 1
         report.count_encoding(encoding.label)
         if encoding.label.endswith("(detected)") and report.encodings[encoding.label] <= _FILES_NAMED:
-            report.note(f"{source.name}: read as {encoding.codec}, as detected; --encoding sets it")
+            report.note(f"{source.name}: read as {encoding.codec}: {encoding.evidence}; --encoding sets another")
         yield encoding, _counted(read_text(source.name, open_bytes, encoding), advance)
 
 
@@ -161,20 +170,33 @@ class Gauge:
 def _documents(
     chunks: Iterable[str], source: Source, separator: Separator, report: ReadReport, bad: BadRecords, *, escape: bool
 ) -> Iterator[Piece]:
-    seen = False
-    for part in split_documents(chunks, separator):
-        seen = True
-        if escape and (surrogate := SURROGATE.search(part.text)):
-            line = part.line + part.text.count("\n", 0, surrogate.start())
-            where = f"{source.name}, line {line}"
-            if not (part.first and part.last):
-                message = f"{where}: the bytes do not fit the encoding, in a document that is too long to leave out"
-                raise UndecodableError(message)
-            bad("document that does not fit the encoding", where, "the bytes do not fit the encoding")
-        else:
-            yield Piece(part.text, part.tail, source.name, part.line, part.first, part.last)
-    if not seen:
+    parts = split_documents(chunks, separator)
+    first = next(parts, None)
+    if first is None:
         report.drop(_EMPTY, source.name)
+        return
+    parts = chain([first], parts)
+    for part in _sound(parts, source, bad) if escape else parts:
+        yield Piece(part.text, part.tail, source.name, part.line, part.first, part.last)
+
+
+def _sound(parts: Iterable[Part], source: Source, bad: BadRecords) -> Iterator[Part]:
+    """The documents without lone surrogates; the pieces of one are held until its last, as it may have one there."""
+    held: list[Part] = []
+    wrong: int | None = None
+    for part in parts:
+        if wrong is None and (surrogate := SURROGATE.search(part.text)):
+            wrong = part.line + part.text.count("\n", 0, surrogate.start())
+        held.append(part)
+        if not part.last:
+            continue
+        if wrong is None:
+            yield from held
+        else:
+            message = "the bytes do not fit the encoding"
+            bad("document that does not fit the encoding", f"{source.name}, line {wrong}", message)
+        held.clear()
+        wrong = None
 
 
 def _records(records: Iterable[Record], source: Source, separator: Separator, report: ReadReport) -> Iterator[Piece]:

@@ -130,10 +130,10 @@ class BadRecords:
     offers: bool = True
     """Whether the error may advise --skip-bad, which not every command that reads records has."""
 
-    def __call__(self, reason: str, where: str, message: str, advice: str | None = None) -> None:
-        """Raise `DataError`, or count the record under `reason`."""
+    def __call__(self, reason: str, where: str, message: str, advice: str | None = None, *, count: int = 1) -> None:
+        """Raise `DataError`, or count the record (or `count` of them) under `reason`."""
         if self.skip:
-            self.report.drop(reason, where)
+            self.report.drop(reason, where, count=count)
             return
         offer = "--skip-bad leaves such records out and counts them." if self.offers else None
         parts = [part for part in (advice, offer) if part]

@@ -17,7 +17,8 @@ from typing import BinaryIO, Literal, cast
 
 from mingyue.config import nearest
 from mingyue.data.corpora import CORPORA, resolve_corpus
-from mingyue.data.encodings import Opener
+from mingyue.data.encodings import READ_AGAIN, Opener
+from mingyue.data.folders import entries_of, files_of_folder, files_of_glob, own_folder
 from mingyue.data.report import ReadReport, readable
 from mingyue.errors import DataError
 
@@ -29,6 +30,9 @@ _KINDS: dict[str, Kind] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
+_DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
+_State = tuple[int, int, int, int]  # of a file: device, number, size, time of change
+_AGAIN = "file that is read under another name"
 _IN_MEMORY = 1 << 24  # bytes of a file that is read once; a larger one is read twice, first to find its encoding
 
 
@@ -53,20 +57,24 @@ class Source:
 def expand_sources(sources: Sequence[str], report: ReadReport, *, with_field: bool = False) -> list[Source]:
     """The sources that these names stand for, in the order named; inside folders and globs sorted by path.
 
-    Hidden files are counted in `report`. Raises `DataError` for a name that stands for nothing.
+    What is not read inside folders and globs is counted in `report`. Raises `DataError` for a name that stands
+    for nothing.
     """
     if not sources:
         raise DataError("no text was named", advice="Name a file, a folder, a known corpus, or - for standard input.")
     found: list[Source] = []
-    seen: set[str] = set()
+    seen: dict[str, bool] = {}  # whether the user named it
     for name in sources:
         here = list(_expand(name, report, with_field=with_field))
         for source in here:
             key = source.name if source.path is None else os.path.normcase(source.path.resolve())
             if key in seen:
-                report.note(f"{source.name} was named more than once: it is read once")
+                if source.named or seen[key]:
+                    report.note(f"{source.name} was named more than once: it is read once")
+                else:
+                    report.drop(_AGAIN, source.name)
                 continue
-            seen.add(key)
+            seen[key] = source.named
             found.append(source)
     return found
 
@@ -77,20 +85,63 @@ def opened(source: Source) -> Generator[Opener]:
     if not source.repeatable:
         yield from _spooled(source)
         return
-    path = cast(Path, source.path)
-    packed = path.suffix.lower() == ".gz"
-    with _readable(source.name), gzip.open(path) if packed else path.open("rb") as file:
-        head = cast(BinaryIO, file).read(_IN_MEMORY + 1)
+    with _readable(source.name), _bytes_of(source) as (file, state):
+        head = file.read(_IN_MEMORY + 1)
     if len(head) <= _IN_MEMORY:
         yield lambda: io.BytesIO(head)
         return
 
     @contextmanager
     def reopen() -> Generator[BinaryIO]:
-        with _readable(source.name), gzip.open(path) if packed else path.open("rb") as file:
-            yield cast(BinaryIO, file)
+        with _readable(source.name), _bytes_of(source, state) as (file, _):
+            yield file
 
     yield reopen
+
+
+@contextmanager
+def unchanged(source: Source) -> Generator[None]:
+    """Raise `DataError` if a file is not the same after the block as before it. The file is read inside by its path."""
+    path = cast(Path, source.path)
+    before = _state(path.stat())
+    try:
+        yield
+    except DataError:
+        if path.exists() and _state(path.stat()) == before:
+            raise
+        raise _changed(source) from None
+    if not path.exists() or _state(path.stat()) != before:
+        raise _changed(source)
+
+
+@contextmanager
+def _bytes_of(source: Source, expected: _State | None = None) -> Generator[tuple[BinaryIO, _State]]:
+    """The unpacked bytes of a file. Raises `DataError` if it changes while it is read, or is not as `expected`."""
+    path = cast(Path, source.path)
+    with path.open("rb") as raw:
+        state = _state(os.fstat(raw.fileno()))
+        if expected is not None and state != expected:
+            raise _changed(source)
+        try:
+            if path.suffix.lower() == ".gz":
+                with gzip.open(raw) as file:
+                    yield cast(BinaryIO, file), state
+            else:
+                yield raw, state
+        except _DAMAGE:
+            if _state(os.fstat(raw.fileno())) == state:
+                raise
+            raise _changed(source) from None
+        if _state(os.fstat(raw.fileno())) != state:
+            raise _changed(source)
+
+
+def _state(found: os.stat_result) -> _State:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _changed(source: Source) -> DataError:
+    return DataError(f"{source.name} was changed while it was read", advice=READ_AGAIN)
 
 
 def _spooled(source: Source) -> Generator[Opener]:
@@ -120,7 +171,7 @@ def _pour(pipe: BinaryIO, copy: tempfile.SpooledTemporaryFile[bytes]) -> None:
 def _readable(name: str) -> Generator[None]:
     try:
         yield
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except _DAMAGE as error:
         raise DataError(
             f"{name} is damaged, or not compressed by gzip: {error}", advice="Download or compress it again."
         ) from None
@@ -144,7 +195,8 @@ def _expand(name: str, report: ReadReport, *, with_field: bool) -> Iterator[Sour
         yield _file(corpus, name, named=True)
         return
     if glob.has_magic(name):
-        yield from _globbed(name, report)
+        for found in files_of_glob(name, report):
+            yield _file(found, str(found), named=False)
         return
     raise _nothing(name, path)
 
@@ -166,38 +218,16 @@ def _file(path: Path, name: str, *, named: bool) -> Source:
 
 
 def _folder(folder: Path, report: ReadReport) -> Iterator[Source]:
-    found: list[Path] = []
-    hidden = "hidden file or folder"
-    for root, folders, files in os.walk(folder, onerror=_refuse):
-        for name in sorted(n for n in folders if n.startswith(".")):
-            report.drop(hidden, str(Path(root) / name))
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in sorted(files):
-            if name.startswith("."):
-                report.drop(hidden, str(Path(root) / name))
-            elif (Path(root) / name).is_file():
-                found.append(Path(root) / name)
-    found.sort(key=lambda path: path.relative_to(folder).parts)
+    own = own_folder(entries_of(folder))
+    if own is not None:
+        raise DataError(
+            f"{folder} is a {own} of Mingyue, not text", advice="Name the text that it was made from, or single files."
+        )
+    found = files_of_folder(folder, report)
     if not found:
         raise DataError(f"the folder {folder} holds no files to read", advice="Name another folder, or files.")
     for path in found:
         yield _file(path, str(path), named=False)
-
-
-def _refuse(error: OSError) -> None:
-    raise DataError(f"the folder {error.filename} cannot be read: {error.strerror}")
-
-
-def _globbed(pattern: str, report: ReadReport) -> Iterator[Source]:
-    paths = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]  # noqa: PTH207
-    paths.sort(key=lambda path: path.parts)
-    if not paths:
-        raise DataError(f"nothing matches {pattern}", advice="Check the pattern; ** also matches inside folders.")
-    for path in paths:
-        if path.is_file():
-            yield _file(path, str(path), named=False)
-        elif path.is_dir() and "**" not in pattern:
-            yield from _folder(path, report)
 
 
 def _nothing(name: str, path: Path) -> DataError:

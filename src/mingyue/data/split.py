@@ -87,12 +87,12 @@ def _cut(chunks: Iterable[str], separator: Separator, piece_characters: int) -> 
                 yield Part(buffer[start : match.start()], match[0], line, first, True)
                 line += buffer.count("\n", start, match.end())
                 start, first = match.end(), True
+        while len(buffer) - start > piece_characters + _AHEAD:
+            at = _safe_cut(buffer, start, start + piece_characters)
+            yield Part(buffer[start:at], "", line, first, False)
+            line += buffer.count("\n", start, at)
+            start, first = at, False
         buffer = buffer[start:]
-        while len(buffer) > piece_characters + _AHEAD:
-            at = _safe_cut(buffer, piece_characters)
-            yield Part(buffer[:at], "", line, first, False)
-            line += buffer.count("\n", 0, at)
-            buffer, first = buffer[at:], False
     yield from _rest(buffer, separator, line, first)
 
 
@@ -106,10 +106,10 @@ def _rest(buffer: str, separator: Separator, line: int, first: bool) -> Iterator
         yield Part(buffer[:end], buffer[end:], line, first, True)
 
 
-def _safe_cut(text: str, limit: int) -> int:
-    """A position in the second half of `text[:limit]` where a tokenizer cuts too: after a newline, before a word."""
+def _safe_cut(text: str, start: int, limit: int) -> int:
+    """A position in the second half of start … limit where a tokenizer cuts too: after a newline, before a word."""
     end = limit
-    while (at := text.rfind("\n", limit // 2, end)) >= 0:
+    while (at := text.rfind("\n", (start + limit) // 2, end)) >= 0:
         if not text[at + 1].isspace():
             return at + 1
         end = at

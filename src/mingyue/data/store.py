@@ -8,10 +8,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Generic, NamedTuple, Self, TypeVar, cast
 
+from mingyue.data.holdout import FileSplit, spread_over_files
 from mingyue.errors import DataError
 from mingyue.files import explain_os_error
 
@@ -116,6 +118,7 @@ class PieceStore(RecordStore[StoredPiece]):
         self.characters = 0
         self._text_ends = array("q")  # where the text of each document ends, in characters from the start
         self._ends = array("q")  # where its separator ends: the next document begins there
+        self._files: list[tuple[str, int]] = []  # name of each file, and its first document
 
     @property
     def documents(self) -> int:
@@ -131,20 +134,36 @@ class PieceStore(RecordStore[StoredPiece]):
             self._ends.append(self.characters)
         super().add(record)
 
-    def cut(self, held_out: float) -> int:
+    def begin_file(self, name: str) -> None:
+        """The next documents are of this file; one without documents does not count."""
+        if self._files and self._files[-1][1] == self.documents:
+            self._files.pop()
+        self._files.append((name, self.documents))
+
+    def splits(self, held_out: float) -> list[FileSplit]:
+        """Where the held-out part of each file begins."""
+        starts = [(name, first) for name, first in self._files or [("", 0)] if first < self.documents]
+        files = []
+        for (name, first), (_, stop) in pairwise([*starts, ("", self.documents)]):
+            start = self._ends[first - 1] if first else 0
+            files.append(FileSplit(name, start, self.cut(held_out, first, stop), self._ends[stop - 1]))
+        return spread_over_files(files, held_out)
+
+    def cut(self, held_out: float, first: int = 0, stop: int | None = None) -> int:
         """The character where the held-out part begins: its share of the characters, rounded down, from the end.
 
         With several documents it moves to the nearest start of one, if that is less than 1 % of the text away; it
-        is never inside a separator.
+        is never inside a separator. `first`, `stop`: the text is that of documents first … stop − 1.
         """
-        total = self.characters
-        cut = total - int(Fraction(str(held_out)) * total)
-        if cut >= total:
+        last = (self.documents if stop is None else stop) - 1
+        start, end = self._ends[first - 1] if first else 0, self._ends[last]
+        total = end - start
+        cut = end - int(Fraction(str(held_out)) * total)
+        if cut >= end:
             return cut
-        last = self.documents - 1
-        if last:
-            at = bisect_left(self._ends, cut, hi=last)
-            near = min((self._ends[i] for i in (at - 1, at) if 0 <= i < last), key=lambda start: abs(start - cut))
+        if last > first:
+            at = bisect_left(self._ends, cut, lo=first, hi=last)
+            near = min((self._ends[i] for i in (at - 1, at) if first <= i < last), key=lambda begin: abs(begin - cut))
             if abs(near - cut) * 100 < total:
                 return near
         document = bisect_right(self._ends, cut)

@@ -1,4 +1,4 @@
-"""Token ids on disk: memory-mapped files with a header, in several shards if there are many ids.
+"""Token ids on disk: files with a header, in several shards if there are many ids.
 
 A file is 64 bytes of header and then the ids, all little-endian: magic, version, bytes of an id (2 or 4), number of
 ids, size of the vocabulary, SHA-256 of the tokenizer. Ids take 2 bytes up to a vocabulary of 65,536 and 4 above.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -27,6 +28,7 @@ _MAGIC = b"MINGYUE\x00"
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIQQ32s")
 _BUFFERED = 1 << 20
+_COPIED = 1 << 25  # bytes of a token file that is kept in memory
 _TYPES: dict[int, np.dtype[np.unsignedinteger[Any]]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 
@@ -153,16 +155,17 @@ class TokenWriter:
 
 
 class TokenShards:
-    """The ids of one or more token files as one sequence, mapped into memory: nothing is read before it is used.
+    """The ids of one or more token files as one sequence. Nothing is read before it is used.
 
+    The files are read, not mapped into memory: a mapped file that is cut short ends the process without a message.
     Raises `DataError` for a file that is not a token file, of another version, truncated, of a type that does not
-    match its vocabulary, or made with another tokenizer than `fingerprint`.
+    match its vocabulary, or made with another tokenizer than `fingerprint`; and for one that changes later.
     """
 
     def __init__(self, files: Sequence[Path], *, fingerprint: str | None = None) -> None:
         self.files = list(files)
-        self._maps = [_mapped(path, fingerprint) for path in self.files]
-        self._ends = np.cumsum([len(ids) for ids in self._maps], dtype=np.int64)
+        self._shards = [_Shard(path, fingerprint) for path in self.files]
+        self._ends = np.cumsum([len(shard) for shard in self._shards], dtype=np.int64)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -170,36 +173,108 @@ class TokenShards:
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
         """The type on disk."""
-        return self._maps[0].dtype if self._maps else _TYPES[2]
+        return self._shards[0].dtype if self._shards else _TYPES[2]
 
     def read(self, start: int, stop: int) -> Ids:
         """Ids start … stop − 1, shape [stop − start]."""
-        if not 0 <= start <= stop <= len(self):
-            raise DataError(f"tokens {start} to {stop} were requested, but there are {len(self)}")
-        parts: list[Ids] = []
-        shard = int(np.searchsorted(self._ends, start, side="right"))
-        while start < stop:
-            end = int(self._ends[shard])
-            first = end - len(self._maps[shard])
-            parts.append(np.asarray(self._maps[shard][start - first : min(stop, end) - first]))
-            start, shard = min(stop, end), shard + 1
-        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.dtype), *parts])
+        self._check(start, stop)
+        if len(self._shards) == 1 and (ids := self._shards[0].copied()) is not None:
+            return ids[start:stop]
+        return self._rows(np.array([start]), stop - start)[0]
 
     def windows(self, starts: npt.NDArray[np.integer], length: int) -> Ids:
         """Rows of `length` ids that begin at `starts` [B], shape [B, length]."""
-        if len(self._maps) == 1 and len(starts) and int(starts.min()) >= 0 and int(starts.max()) + length <= len(self):
-            return np.asarray(self._maps[0][np.asarray(starts, dtype=np.int64)[:, None] + np.arange(length)])
-        rows = [self.read(int(start), int(start) + length) for start in starts]
-        return np.stack(rows) if rows else np.empty((0, length), self.dtype)
+        if not len(starts):
+            return np.empty((0, length), self.dtype)
+        self._check(int(starts.min()), int(starts.max()) + length)
+        starts = np.asarray(starts, dtype=np.int64)
+        if len(self._shards) == 1 and (ids := self._shards[0].copied()) is not None:
+            return ids[starts[:, None] + np.arange(length)]
+        return self._rows(starts, length)
+
+    def _check(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= len(self):
+            raise DataError(f"tokens {start} to {stop} were requested, but there are {len(self)}")
+
+    def _rows(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
+        rows = np.empty((len(starts), length), self.dtype)
+        shards = np.searchsorted(self._ends, starts, side="right").tolist()
+        with ExitStack() as stack:
+            files: dict[int, BinaryIO] = {}  # each shard is opened once
+            for row, begin, number in zip(rows, starts.tolist(), shards, strict=True):
+                at, shard = begin, number
+                while at < begin + length:
+                    end = int(self._ends[shard])
+                    now = min(begin + length, end)
+                    if shard not in files:
+                        files[shard] = stack.enter_context(self._shards[shard].opened())
+                    first = end - len(self._shards[shard])
+                    row[at - begin : now - begin] = self._shards[shard].read(files[shard], at - first, now - at)
+                    at, shard = now, shard + 1
+        return rows
 
 
-def _mapped(path: Path, fingerprint: str | None) -> Ids:
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEADER.size)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise DataError(f"the token file {path} cannot be read: {error.strerror or error}") from None
+class _Shard:
+    """One token file, checked against its header."""
+
+    def __init__(self, path: Path, fingerprint: str | None) -> None:
+        self._path = path
+        try:
+            with path.open("rb") as file:
+                head = file.read(_HEADER.size)
+                self._state = _state(file)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        self._copy: Ids | None = None
+        self._count, self.dtype = _checked_header(path, head, self._state[0], fingerprint)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @contextmanager
+    def opened(self) -> Generator[BinaryIO]:
+        """The file, if it is still the one that was checked."""
+        try:
+            with self._path.open("rb") as file:
+                if _state(file) != self._state:
+                    raise self._changed()
+                yield file
+        except OSError as error:
+            raise _unreadable(self._path, error) from None
+
+    def read(self, file: BinaryIO, start: int, count: int) -> Ids:
+        """`count` ids from `start` on."""
+        file.seek(_HEADER.size + start * self.dtype.itemsize)
+        data = file.read(count * self.dtype.itemsize)
+        if len(data) < count * self.dtype.itemsize:
+            raise self._changed()
+        return np.frombuffer(data, self.dtype)
+
+    def copied(self) -> Ids | None:
+        """All ids, kept in memory from the first call on; None for a large file, of which only parts are read."""
+        if self._copy is None and len(self) * self.dtype.itemsize <= _COPIED:
+            with self.opened() as file:
+                self._copy = self.read(file, 0, len(self))
+        return self._copy
+
+    def _changed(self) -> DataError:
+        return DataError(f"the token file {self._path} was changed while it was read", advice=PREPARE_AGAIN)
+
+
+def _state(file: BinaryIO) -> tuple[int, int, int]:
+    """Size, time of change and number of a file."""
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"the token file {path} cannot be read: {error.strerror or error}")
+
+
+def _checked_header(
+    path: Path, head: bytes, size: int, fingerprint: str | None
+) -> tuple[int, np.dtype[np.unsignedinteger[Any]]]:
+    """Number of ids, and their type on disk."""
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
         raise DataError(f"{path} is not a token file", advice=PREPARE_AGAIN)
     _, version, item, count, vocab_size, digest = _HEADER.unpack(head)
@@ -215,9 +290,7 @@ def _mapped(path: Path, fingerprint: str | None) -> Ids:
     if fingerprint is not None and digest.hex() != fingerprint:
         message = f"{path} was made with the tokenizer {digest.hex()[:12]}…, not with {fingerprint[:12]}…"
         raise DataError(message, advice=PREPARE_AGAIN)
-    if count == 0:
-        return np.empty(0, _TYPES[item])
-    return np.memmap(path, dtype=_TYPES[item], mode="r", offset=_HEADER.size, shape=(count,))
+    return count, _TYPES[item]
 
 
 def digests_of(files: Iterable[Path]) -> dict[str, str]:
@@ -237,7 +310,7 @@ def check_digests(folder: Path, expected: Mapping[str, str]) -> str:
         try:
             found = sha256_of(path)
         except OSError as error:
-            raise DataError(f"the token file {path} cannot be read: {error.strerror or error}") from None
+            raise _unreadable(path, error) from None
         if found != digest:
             raise DataError(
                 f"{path} is damaged: its SHA-256 is {found[:12]}…, the manifest beside it says {digest[:12]}…",

@@ -18,7 +18,7 @@ from mingyue.models import EncoderDecoder, Transformer, resolve_pair_config, siz
 from mingyue.runs.paths import chosen_threads, run_path
 from mingyue.runs.run import Run, RunContext
 from mingyue.runs.run_config import pair_config
-from mingyue.runs.verdict import Outcome, judge_course
+from mingyue.runs.verdict import Outcome, judge_course, with_repeats
 from mingyue.scoring import translation_scores
 from mingyue.text import Tokenizer
 from mingyue.training import Callbacks, TrainResult
@@ -142,6 +142,7 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         """The verdict against a uniform guess, and translations."""
         uniform = math.log(self.config.vocab_size)
         outcome = judge_course(result, self.context.folder.metrics, uniform=uniform, epochs=self.epochs(result))
+        outcome = with_repeats(outcome, self.corpus.valid_repeated, len(self.corpus.valid), "pairs")
         if result.reason == "stopped" or not self._shown:
             return outcome
         return outcome.with_texts(self._translations(model, beam=4))

@@ -14,7 +14,7 @@ from mingyue.models.sizes import sizes
 from mingyue.runs.paths import chosen_threads, run_path
 from mingyue.runs.run import Run, RunContext
 from mingyue.runs.run_config import run_config
-from mingyue.runs.verdict import Outcome, judge, measure_copying
+from mingyue.runs.verdict import Outcome, judge, measure_copying, with_repeats
 from mingyue.text import Tokenizer
 from mingyue.training import Callbacks, CorpusBatches, TrainResult
 from mingyue.training.memory import MicroBatch
@@ -107,6 +107,8 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
     def judge(self, model: Transformer, result: TrainResult) -> Outcome:
         """The verdict against simple models of the same text, and how much the model copies."""
         outcome = judge(result, self.context.folder.metrics, self.baselines, epochs=self.epochs(result))
+        corpus = self.corpus
+        outcome = with_repeats(outcome, corpus.repeated_documents, corpus.held_out_documents, "documents")
         if result.reason != "stopped":
             texts = self._generate(model, "", seed=self.settings.run.seed, samples=4)
             outcome = measure_copying(outcome, texts, self.tokenizer, self.corpus)

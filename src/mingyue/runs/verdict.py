@@ -17,6 +17,7 @@ Verdict = Literal["learning", "not learning", "overfitting", "diverged", "not me
 
 _OVERFIT = 1.02  # ratio of the last held-out loss to the best one from which a run counts as overfitting
 _FEW = 50  # held-out tokens: fewer are too few for a verdict
+_REPEATED = 0.05  # share of held-out documents that are trained on as well from which the verdict mentions it
 _COMPARED = 1 << 23  # tokens of the training text that the copy report reads
 
 
@@ -78,6 +79,17 @@ def judge_course(result: TrainResult, metrics: Path, *, uniform: float, epochs: 
         advice = "In a new run, use more text, a smaller model or more --dropout."
         return Outcome("overfitting", (against, overfits, advice))
     return Outcome("learning", (against, *_still_falling(course)))
+
+
+def with_repeats(outcome: Outcome, repeated: int, held_out: int, things: str) -> Outcome:
+    """The same outcome, with a sentence if a part of what is held out (documents, pairs) is also trained on."""
+    if repeated < _REPEATED * max(1, held_out):
+        return outcome
+    sentence = (
+        f"{repeated:,} of {held_out:,} held-out {things} are trained on as well, so the held-out loss partly measures "
+        "memorisation: remove the duplicates for a loss on new text."
+    )
+    return replace(outcome, sentences=(*outcome.sentences, sentence))
 
 
 def measure_copying(outcome: Outcome, texts: Sequence[str], tokenizer: Tokenizer, corpus: TokenCorpus) -> Outcome:

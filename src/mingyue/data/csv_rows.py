@@ -1,0 +1,84 @@
+"""Rows of CSV files (RFC 4180), with their line numbers. A broken row costs its own line and no other."""
+
+from __future__ import annotations
+
+import csv
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+
+from mingyue.data.report import BadRecords
+
+_FIELD_LIMIT = (1 << 31) - 1
+
+
+@contextmanager
+def csv_rows(lines: Iterable[str], name: str, bad: BadRecords) -> Generator[Iterator[tuple[int, list[str]]]]:
+    """Rows of a CSV file with their line numbers; inside the block, fields may be of any length.
+
+    A quotation mark that is never closed makes one row of all lines up to the next mark, or to the end. Such a row (it
+    breaks off, or has another number of columns than the first row) goes to `bad`, and reading starts again at the line
+    after its first.
+    """
+    before = csv.field_size_limit(_FIELD_LIMIT)
+    try:
+        yield _rows(_Lines(lines), name, bad)
+    finally:
+        csv.field_size_limit(before)
+
+
+class _Lines:
+    """An iterator over lines that can go back to the second line of a row."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._again: deque[str] = deque()
+        self._row: list[str] = []
+        self._next = 1
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else next(self._lines)
+        self._row.append(line)
+        return line
+
+    @property
+    def taken(self) -> int:
+        """Lines of the current row."""
+        return len(self._row)
+
+    def begin_row(self) -> int:
+        """The number of the line where the next row begins."""
+        self._next += len(self._row)
+        self._row.clear()
+        return self._next
+
+    def back(self) -> None:
+        """Give all lines of the row but the first once more."""
+        self._again.extendleft(reversed(self._row[1:]))
+        del self._row[1:]
+
+
+def _rows(lines: _Lines, name: str, bad: BadRecords) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(lines, strict=True)
+    width: int | None = None
+    while True:
+        line = lines.begin_row()
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            wrong = f"not CSV: {error}"
+        else:
+            width = width or len(row)
+            if lines.taken == 1 or len(row) == width:
+                yield line, row
+                continue
+            wrong = f"not CSV: {len(row)} columns where the first row has {width}"
+        if lines.taken > 1:
+            wrong += f"; its quoted field reaches line {line + lines.taken - 1}"
+        bad("row that is not CSV", f"{name}, line {line}", wrong)
+        lines.back()
