@@ -33,18 +33,16 @@ def gradients_of(objective, *leaves):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 20), st.integers(0, 20), st.sampled_from([0.0, 0.1, 1.0]), st.booleans())
+@given(st.integers(0, 10_000), st.integers(1, 20), st.integers(0, 20), st.sampled_from([0.0, 0.1, 1.0]))
 @pytest.mark.parametrize("piece", [1, 7, 256])
-def test_value_and_gradients_are_those_of_whole_logits(piece, seed, rows, ignored, smoothing, with_margin):
+def test_value_and_gradients_are_those_of_whole_logits(piece, seed, rows, ignored, smoothing):
     """T6: one piece or several, the last one shorter, targets left out: as if the logits were all there."""
     x, weight, targets = case(seed, rows, ignored=ignored)
-    margin = torch.linspace(-1, 3, len(weight), dtype=torch.float64) if with_margin else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cross_entropy, "_PIECE", piece)
-        objective, nats = linear_cross_entropy(x, weight, targets, margin, label_smoothing=smoothing)
+        objective, nats = linear_cross_entropy(x, weight, targets, label_smoothing=smoothing)
         found = gradients_of(objective, x, weight)
-    logits = x @ weight.T if margin is None else x @ weight.T + margin
-    expected = F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORE, label_smoothing=smoothing)
+    expected = F.cross_entropy(x @ weight.T, targets, reduction="sum", ignore_index=IGNORE, label_smoothing=smoothing)
     torch.testing.assert_close(objective, expected)
     torch.testing.assert_close(nats, F.cross_entropy(x @ weight.T, targets, reduction="sum", ignore_index=IGNORE))
     for one, other in zip(found, gradients_of(expected, x, weight), strict=True):

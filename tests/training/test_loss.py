@@ -39,18 +39,6 @@ def test_label_smoothing_by_hand():
     assert loss.nats.item() == pytest.approx(-math.log(0.75))
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_a_margin_is_part_of_the_objective_and_not_of_the_likelihood(smoothing):
-    logits, margin = torch.tensor([[0.0, math.log(3.0), 1.0]]), torch.tensor([0.0, 0.0, 2.0])
-    loss = loss_of_logits(logits, torch.tensor([1]), margin, label_smoothing=smoothing)
-    shifted, plain = (
-        loss_of_logits(one, torch.tensor([1]), label_smoothing=smoothing) for one in (logits + margin, logits)
-    )
-    assert loss.objective.item() == pytest.approx(shifted.objective.item())
-    assert loss.nats.item() == pytest.approx(plain.nats.item())
-    assert loss.objective > plain.objective
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 6), st.sampled_from([0.0, 0.1, 0.5]))
 def test_padded_rows_equal_dropped_rows(seed, n_padded, smoothing):

@@ -32,10 +32,22 @@ def ragged(rows=6, length=16, seed=0):
 def stepper(tiny_config, cpu):
     """A stepper over a new tiny model."""
 
-    def make(*, config=None, clip=0.0, label_smoothing=0.0, scaler=None, optimiser="adamw", runtime=cpu, **settings):
+    def make(
+        *,
+        config=None,
+        clip=0.0,
+        label_smoothing=0.0,
+        scaler=None,
+        optimiser="adamw",
+        runtime=cpu,
+        unseen=(),
+        **settings,
+    ):
         model = build_model(tiny_config(**(config or {})), seed=5)
         optimisers = Optimisers(model, OptimiserSettings(optimiser=optimiser, **settings), Rates(0.01, 0.02))
-        return Stepper(model, optimisers, runtime, seed=1, clip=clip, label_smoothing=label_smoothing, scaler=scaler)
+        return Stepper(
+            model, optimisers, runtime, seed=1, clip=clip, label_smoothing=label_smoothing, scaler=scaler, unseen=unseen
+        )
 
     return make
 
@@ -69,6 +81,27 @@ def test_micro_batch_without_targets_adds_nothing(stepper):
     two.backward(0, [batch_of(inputs, targets), empty])
     for name, gradient in gradients(one).items():
         torch.testing.assert_close(gradients(two)[name], gradient, msg=name)
+
+
+@pytest.mark.parametrize("tied_output", [True, False])
+def test_after_unseen_tokens_the_objective_asks_for_seen_ones(stepper, tied_output):
+    """The penalty by its formula, at the counted positions whose input is unseen; the likelihood alone is reported."""
+    inputs, targets = ragged()
+    unseen = [20, 21, 22]
+    targets[(targets != IGNORE) & (targets >= 20)] = 5
+    one = stepper(unseen=unseen, config={"tied_output": tied_output})
+    nats, tokens = one.backward(0, [batch_of(inputs[:3], targets[:3]), batch_of(inputs[3:], targets[3:])])
+    model = build_model(one.model.config, seed=5)
+    logs = model(inputs).log_softmax(-1)
+    counted = targets != IGNORE
+    likelihood = logs.gather(-1, targets.clamp(min=0)[..., None]).squeeze(-1)[counted].sum()
+    of_seen = logs[counted & (inputs >= 20)][:, :20].logsumexp(-1).sum()
+    assert counted.logical_and(inputs >= 20).any()
+    ((-likelihood - 20 * of_seen) / tokens).backward()
+    assert nats.item() == pytest.approx(-likelihood.item(), rel=1e-5)
+    for name, gradient in gradients(one).items():
+        expected = dict(model.named_parameters())[name].grad
+        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_clipping_by_the_global_norm(stepper):

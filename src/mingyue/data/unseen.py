@@ -5,9 +5,9 @@ away from every hidden state, step after step. All such rows become similar, so 
 a text without digits) the model predicts only more of them. Therefore a small share of the input tokens in training is
 replaced by the ids of characters that the text does not have, while the targets stay unchanged: the model learns to
 continue after an unknown token. Since each such id occurs too rarely, their rows start equal and share one gradient:
-one vector for all unknown tokens. And since what probability they keep after a rare token hardly matters to the loss,
-the objective adds a margin to their logits (both: `training.step`). The replaced positions are a pure function of
-(seed, step, row).
+one vector for all unknown tokens. And since the probability that they keep after a rare token hardly matters to the
+loss, the objective has a penalty on it (both: `training.step`). The replaced positions are a pure function of (seed,
+step, row).
 """
 
 from __future__ import annotations

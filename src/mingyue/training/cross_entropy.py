@@ -19,21 +19,15 @@ _PIECE = 256  # rows; with a vocabulary of 8,192 their logits are 8 MiB
 
 
 def linear_cross_entropy(
-    x_NM: Tensor,
-    weight_VM: Tensor,
-    targets_N: Tensor,
-    margin_V: Tensor | None = None,
-    *,
-    label_smoothing: float = 0.0,
+    x_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, *, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """(objective, nats) of N predictions with logits x Wᵀ, summed; targets that are `IGNORE` add nothing.
 
-    `nats` is −Σ log P(target), without a gradient; `objective` has logits x Wᵀ + `margin_V`, and label smoothing ε: the
-    target distribution is 1 − ε on the target plus ε / V on every id (Szegedy et al. 2016). Its gradient can be
-    computed once.
+    `nats` is −Σ log P(target), without a gradient; `objective` has label smoothing ε: the target distribution is 1 − ε
+    on the target plus ε / V on every id (Szegedy et al. 2016). Its gradient can be computed once.
     """
     with_gradient = torch.is_grad_enabled() and (x_NM.requires_grad or weight_VM.requires_grad)
-    return _LinearCrossEntropy.apply(x_NM, weight_VM, targets_N, margin_V, label_smoothing, with_gradient)  # type: ignore[return-value]
+    return _LinearCrossEntropy.apply(x_NM, weight_VM, targets_N, label_smoothing, with_gradient)  # type: ignore[return-value]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -43,7 +37,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         x_NM: Tensor,
         weight_VM: Tensor,
         targets_N: Tensor,
-        margin_V: Tensor | None,
         label_smoothing: float,
         with_gradient: bool,  # inside of forward autograd is off in any case
     ) -> tuple[Tensor, Tensor]:
@@ -51,7 +44,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         x_grad_NM = torch.empty_like(x_NM) if with_gradient else None
         weight_grad_VM = torch.zeros_like(weight_VM) if with_gradient else None
         nats: list[Tensor] = []
-        with_margin: list[Tensor] = []
         uniform: list[Tensor] = []
         for start in range(0, x_NM.shape[0], _PIECE):
             x_PM, targets_P = x_NM[start : start + _PIECE], targets_N[start : start + _PIECE]
@@ -59,19 +51,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
             targets_P1 = targets_P.clamp(min=0)[:, None]
             logits_PV = x_PM @ weight_VM.T
             target_logits_P1 = logits_PV.gather(1, targets_P1)
-            mean_logits_P1 = logits_PV.mean(dim=1, keepdim=True) if label_smoothing else 0.0
-            if margin_V is not None:
-                mean_logits_P1 += margin_V.mean()
+            mean_logits_P1 = logits_PV.mean(dim=1, keepdim=True) if label_smoothing else None
             highest_P1 = logits_PV.amax(dim=1, keepdim=True)
             powers_PV = logits_PV.sub_(highest_P1).exp_()  # in place; for the loss and for its gradient
             sums_P1 = powers_PV.sum(dim=1, keepdim=True)
             whole_P1 = sums_P1.log() + highest_P1
             nats.append(((whole_P1 - target_logits_P1) * counted_P1).sum())
-            if margin_V is not None:
-                sums_P1 = powers_PV.mul_(margin_V.exp()).sum(dim=1, keepdim=True)
-                whole_P1 = sums_P1.log() + highest_P1
-                with_margin.append(((whole_P1 - target_logits_P1 - margin_V[targets_P1]) * counted_P1).sum())
-            if label_smoothing:
+            if mean_logits_P1 is not None:
                 uniform.append(((whole_P1 - mean_logits_P1) * counted_P1).sum())
             if x_grad_NM is None or weight_grad_VM is None:
                 continue
@@ -85,9 +71,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             torch.mm(grad_PV, weight_VM, out=x_grad_NM[start : start + _PIECE])
             weight_grad_VM.addmm_(grad_PV.T, x_PM)
         total = torch.stack(nats).sum() if nats else x_NM.new_zeros(())
-        objective = torch.stack(with_margin).sum() if with_margin else total
+        objective = total
         if label_smoothing and uniform:
-            objective = (1 - label_smoothing) * objective + label_smoothing * torch.stack(uniform).sum()
+            objective = (1 - label_smoothing) * total + label_smoothing * torch.stack(uniform).sum()
         if x_grad_NM is not None and weight_grad_VM is not None:
             ctx.save_for_backward(x_grad_NM, weight_grad_VM)
         nats_alone = total.clone()
@@ -95,6 +81,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return objective, nats_alone
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401  # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # noqa: ANN401  # pyrefly: ignore[bad-override]
         x_grad_NM, weight_grad_VM = ctx.saved_tensors
-        return x_grad_NM.mul_(grad), weight_grad_VM.mul_(grad), None, None, None, None
+        return x_grad_NM.mul_(grad), weight_grad_VM.mul_(grad), None, None, None

@@ -30,7 +30,7 @@ class Loss:
     """Two sums over the tokens of a batch: the objective, and the negative log-likelihood to report."""
 
     objective: Tensor
-    """Scalar with gradient, in nats: the cross-entropy, with label smoothing and margins if set."""
+    """Scalar with gradient, in nats: the cross-entropy, with label smoothing if set."""
     nats: Tensor
     """Scalar without gradient: −Σ log P(target)."""
 
@@ -41,12 +41,9 @@ def loss_of_hidden(
     targets_N: Tensor,
     *,
     label_smoothing: float = 0.0,
-    margin_V: Tensor | None = None,
     chunked: bool | None = None,
 ) -> Loss:
     """Apply the output layer of `model` to x_NM (`hidden_and_targets`) and sum the loss of the targets.
-
-    `margin_V` is added to the logits in the objective alone, as in `loss_of_logits`.
 
     `chunked`: output layer and loss are computed for chunks of the rows, so that the logits of the whole batch never
     exist (the same sums; `linear_cross_entropy`). None: with a large vocabulary.
@@ -56,8 +53,8 @@ def loss_of_hidden(
     if weight_VM is not None and is_chunked(
         chunked, rows=rows, width=width, vocab_size=weight_VM.shape[0], mixed=mixed
     ):
-        return Loss(*linear_cross_entropy(x_NM, weight_VM, targets_N, margin_V, label_smoothing=label_smoothing))
-    return loss_of_logits(model.output(x_NM), targets_N, margin_V, label_smoothing=label_smoothing)
+        return Loss(*linear_cross_entropy(x_NM, weight_VM, targets_N, label_smoothing=label_smoothing))
+    return loss_of_logits(model.output(x_NM), targets_N, label_smoothing=label_smoothing)
 
 
 def _output_weight(model: Transformer) -> Tensor | None:
@@ -68,18 +65,12 @@ def _output_weight(model: Transformer) -> Tensor | None:
     return output.weight if isinstance(output, nn.Linear) else model.embedding.weight
 
 
-def loss_of_logits(
-    logits_NV: Tensor, targets_N: Tensor, margin_V: Tensor | None = None, *, label_smoothing: float = 0.0
-) -> Loss:
+def loss_of_logits(logits_NV: Tensor, targets_N: Tensor, *, label_smoothing: float = 0.0) -> Loss:
     """Summed loss of N predictions; targets that are `IGNORE` add nothing, to the value or to any gradient.
 
     Label smoothing ε (Szegedy et al. 2016; "Attention…", section 5.4): the target distribution is 1 − ε on the target
-    plus ε / V on every id. `margin_V` (nats) is added to the logits in the objective alone: the model learns to give an
-    id with margin m a probability lower by a factor of about e^m.
+    plus ε / V on every id.
     """
-    if margin_V is not None:
-        nats = F.cross_entropy(logits_NV.detach().float(), targets_N, ignore_index=IGNORE, reduction="sum")
-        return Loss(loss_of_logits(logits_NV + margin_V, targets_N, label_smoothing=label_smoothing).objective, nats)
     if not label_smoothing:
         nats = F.cross_entropy(logits_NV.float(), targets_N, ignore_index=IGNORE, reduction="sum")
         return Loss(nats, nats.detach())

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from mingyue.config import TrainSettings
+from mingyue.data import IGNORE, PairBatch
 from mingyue.errors import TrainingError
-from mingyue.models import DecoderOnly, Transformer
+from mingyue.models import Transformer
 from mingyue.nn import Taps
 from mingyue.runtime import Runtime, derive_seed
 from mingyue.training.distributed import Ranks
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 _SMALLEST_SCALE = 2.0**-14
 """With the loss scale at or below this, an overflow is no longer part of the search for a scale: it is an error."""
 
-UNSEEN_MARGIN = 3.0
-"""Nats added in training to the logits of ids that are never a target. Without it they keep some 5 % of the probability
-after an unseen token: too little to matter to the loss, where it is rare, but far too much for the text."""
+_PENALTY = 20.0
+"""Weight of the penalty after an unseen token. Without it, unseen ids keep some 5 % of the probability there: too
+little to matter to a loss in which such tokens are rare, but far too much for the text."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,8 @@ class Stepper:
     ) -> None:
         self.model = model
         self._unseen = list(unseen)
-        self._margin_V: Tensor | None = None
-        if unseen and isinstance(model, DecoderOnly):  # a decoder is never given the unseen ids of a source
-            self._margin_V = torch.zeros(model.config.vocab_size, device=runtime.device)
-            self._margin_V[self._unseen] = UNSEEN_MARGIN
+        self._is_unseen_V = torch.zeros(model.config.vocab_size, dtype=torch.bool)  # on the CPU, as batches are
+        self._is_unseen_V[self._unseen] = True
         self.optimisers = optimisers
         self.runtime = runtime
         self.seed = seed
@@ -167,19 +166,33 @@ class Stepper:
                 self._gradients.start_last_pass()
             self._seed(step, index)
             with self.runtime.autocast():
+                x_NM, targets_N = hidden_and_targets(self.model, batch, self.runtime.device)
                 loss = loss_of_hidden(
-                    self.model,
-                    *hidden_and_targets(self.model, batch, self.runtime.device),
-                    label_smoothing=self.label_smoothing,
-                    margin_V=self._margin_V,
-                    chunked=self.chunked,
+                    self.model, x_NM, targets_N, label_smoothing=self.label_smoothing, chunked=self.chunked
                 )
-            objective = loss.objective / max(1, tokens)
+                penalty = self._penalty_after_unseen(batch, x_NM)
+            objective = loss.objective if penalty is None else loss.objective + penalty
+            objective = objective / max(1, tokens)
             (objective if self.scaler is None else self.scaler.scale(objective)).backward()
             nats.append(loss.nats)
-            del loss, objective  # their graph is freed before the next forward pass
+            del x_NM, loss, penalty, objective  # their graph is freed before the next forward pass
         self._gradients.finish()
         return torch.stack(nats).sum() if nats else torch.zeros((), device=self.runtime.device), tokens
+
+    def _penalty_after_unseen(self, batch: AnyBatch, x_NM: Tensor) -> Tensor | None:
+        """`_PENALTY` times −Σ log P(an id that the text uses), over the positions whose input is an unseen id.
+
+        None if there are none. A decoder's input has none: those of pairs are in the source.
+        """
+        if not self._unseen or isinstance(batch, PairBatch):
+            return None
+        after_unseen_BT = self._is_unseen_V[batch.inputs_BT] & (batch.targets_BT != IGNORE)
+        rows = after_unseen_BT.flatten().nonzero().squeeze(1).to(x_NM.device)
+        if not len(rows):
+            return None
+        logits_NV = self.model.output(x_NM.index_select(0, rows)).float()
+        of_seen_NV = logits_NV.masked_fill(self._is_unseen_V.to(x_NM.device), -math.inf)
+        return _PENALTY * (logits_NV.logsumexp(dim=-1) - of_seen_NV.logsumexp(dim=-1)).sum()
 
     def rehearse(self, micro_batches: Sequence[AnyBatch]) -> None:
         """Run the forward and backward passes of a step without the update, to measure their time."""
