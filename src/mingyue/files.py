@@ -41,6 +41,14 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
+def share_as_folder(path: Path) -> None:
+    """Give a new file the permissions of its new folder, which the umask has decided; safetensors gives them to no one.
+
+    The umask cannot be read without changing it for the whole process.
+    """
+    path.chmod(path.parent.stat().st_mode & 0o666)
+
+
 def sha256_of(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as file:
