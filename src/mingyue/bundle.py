@@ -39,8 +39,7 @@ from mingyue.models import (
     TransformerConfig,
     cannot_read,
     first_not_finite,
-    model_of,
-    read_weights,
+    read_model,
 )
 from mingyue.text import Tokenizer
 
@@ -184,8 +183,8 @@ def load_bundle(
     tokenizer, source_tokenizer = _read_tokenizer(folder, "tokenizer.json", config.vocab_size), None
     if isinstance(config, EncoderDecoderConfig) and config.source_vocab_size is not None:
         source_tokenizer = _read_tokenizer(folder, _SOURCE_TOKENIZER, config.source_vocab_size)
-    weights, notes = read_weights(folder / "model.safetensors", config)
-    return Bundle(model_of(config, weights, device=device), tokenizer, training, source_tokenizer, notes)
+    model, notes = read_model(folder / "model.safetensors", config, device=device)
+    return Bundle(model, tokenizer, training, source_tokenizer, notes)
 
 
 def load_pair_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Bundle[EncoderDecoder]:

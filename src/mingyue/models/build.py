@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import overload
+from collections.abc import Callable
+from typing import Any, overload
 
 import torch
-from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.models.decoder_only import DecoderOnly
 from mingyue.models.encoder_decoder import EncoderDecoder
 from mingyue.models.initialise import initialise
-from mingyue.models.parts import make_positions
-from mingyue.nn import Positions
 
 Transformer = DecoderOnly | EncoderDecoder
 TransformerConfig = ModelConfig | EncoderDecoderConfig
@@ -42,45 +40,42 @@ def build_model(config: EncoderDecoderConfig, *, seed: int) -> EncoderDecoder: .
 
 def build_model(config: TransformerConfig, *, seed: int) -> Transformer:
     """A new model; its initial weights are a pure function of `config` and `seed`."""
-    model = _without_numbers(config)
-    model.to_empty(device="cpu")
-    _compute_tables(model, "cpu")
+    model = empty_model(config)
     initialise(model, seed=seed)
     return model
 
 
 @overload
-def model_of(config: ModelConfig, weights: Mapping[str, Tensor], *, device: torch.device | str) -> DecoderOnly: ...
+def empty_model(config: ModelConfig, device: torch.device | str = "cpu") -> DecoderOnly: ...
 
 
 @overload
-def model_of(
-    config: TransformerConfig, weights: Mapping[str, Tensor], *, device: torch.device | str
-) -> Transformer: ...
+def empty_model(config: EncoderDecoderConfig, device: torch.device | str = "cpu") -> EncoderDecoder: ...
 
 
-def model_of(config: TransformerConfig, weights: Mapping[str, Tensor], *, device: torch.device | str) -> Transformer:
-    """A model in evaluation mode that takes the tensors of `weights`, all of its `state_dict()`, for its own."""
-    model = _without_numbers(config)
-    model.load_state_dict({name: weight.to(device) for name, weight in weights.items()}, strict=True, assign=True)
-    _compute_tables(model, device)
-    return model.eval()
+@overload
+def empty_model(config: TransformerConfig, device: torch.device | str = "cpu") -> Transformer: ...
 
 
-def _without_numbers(config: TransformerConfig) -> Transformer:
-    """The modules on the meta device: PyTorch would draw their weights from the random numbers of the whole process."""
-    with torch.device("meta"):
+def empty_model(config: TransformerConfig, device: torch.device | str = "cpu") -> Transformer:
+    """A model on `device` whose weights have no values yet.
+
+    PyTorch's own initial weights would be drawn from the random numbers of the whole process, and take time.
+    """
+    with torch.device(device), _NoInitialisation():
         return make_model(config)
 
 
-def _compute_tables(model: Transformer, device: torch.device | str) -> None:
-    """Compute the tables that are not weights (rotary angles, sinusoids) on `device`."""
-    for module in model.modules():
-        if isinstance(module, Positions) and list(module.buffers(recurse=False)):
-            with torch.device(device):
-                fresh = make_positions(model.config)
-            for name, table in fresh.named_buffers(recurse=False):
-                module.register_buffer(name, table, persistent=False)
+class _NoInitialisation(TorchFunctionMode):
+    """Inside it, in this thread, the functions of `torch.nn.init` leave their tensor as it is."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:  # noqa: ANN401  (as PyTorch declares it)
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)
 
 
 def table_bytes(config: TransformerConfig) -> int:

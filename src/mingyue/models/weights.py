@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from mingyue.config import EncoderDecoderConfig
 from mingyue.errors import BundleError
-from mingyue.models.build import TransformerConfig, make_model, table_bytes
+from mingyue.models.build import Transformer, TransformerConfig, empty_model, table_bytes
+from mingyue.models.sizes import sizes
 
 _DTYPES = {
     "F64": torch.float64,
@@ -33,6 +35,11 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _LENGTH_BYTES = 8  # of the header, at the start of the file
+_SMALL = 1 << 20  # parameters for which a wrong tensor is named, however small the file is
+
+
+class UnreadableModelError(BundleError):
+    """The system does not let us read a file of a model folder, which may be intact."""
 
 
 @dataclass(frozen=True)
@@ -113,53 +120,64 @@ def first_not_finite(weights: Mapping[str, Tensor]) -> str | None:
     return next((name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())), None)
 
 
-def cannot_read(path: Path, error: OSError) -> BundleError:
-    """The error for a file of a model that the system does not let us read: it is not damaged."""
+def cannot_read(path: Path, error: OSError) -> UnreadableModelError:
+    """The error for a file of a model folder."""
     advice = "Ask its owner for permission to read it." if isinstance(error, PermissionError) else None
-    return BundleError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}", advice=advice)
+    return UnreadableModelError(f"{path} cannot be read: {error.strerror or error}", advice=advice)
 
 
-def read_weights(path: Path, config: TransformerConfig) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """(the tensors of a safetensors file as the model of `config` takes them, notes about conversions).
+def read_model(
+    path: Path, config: TransformerConfig, *, device: torch.device | str
+) -> tuple[Transformer, tuple[str, ...]]:
+    """(the model of `config` with the weights of a safetensors file, in evaluation mode; notes about conversions).
 
-    Names and shapes are compared, and the size of the file, before memory is taken for what the config asks for.
-    Raises `BundleError`, also for a tensor that is not of real numbers or not finite.
+    What the config asks for is compared with the file before memory is taken for it. Raises `BundleError` that names
+    the first tensor that is missing, unexpected, of a wrong shape, not of real numbers, or not finite.
     """
     try:
         with WeightsFile(path) as file:
-            _check_header(path, file, config)
+            _check_sizes(path, file, config)
+            model = empty_model(config, device)
+            _check_header(path, file, model)
             weights = {name: file.read(name) for name in file.stored}
     except OSError as error:
         raise cannot_read(path, error) from error
     except SafetensorError as error:
         raise BundleError(f"{path} is damaged: {error}", advice="Copy it again, or use another checkpoint.") from error
-    converted = {name: weight.dtype for name, weight in weights.items() if weight.dtype is not torch.float32}
+    converted = [name for name, weight in weights.items() if weight.dtype is not torch.float32]
+    notes = []
+    if converted:
+        kind, others = _name_of(weights[converted[0]].dtype), len(converted) - 1
+        also = f" and {others:,} more" if others else ""
+        notes.append(f"Tensor {converted[0]} ({kind}){also} was converted to float32.")
     weights |= {name: weights[name].float() for name in converted}
     if (name := first_not_finite(weights)) is not None:
         raise BundleError(
             f"{path}: tensor {name} holds NaN or infinity",
             advice="The model was damaged, or it was saved after training diverged: use an earlier one.",
         )
-    if not converted:
-        return weights, ()
-    name, dtype = next(iter(converted.items()))
-    others = f" and {len(converted) - 1:,} more" if len(converted) > 1 else ""
-    return weights, (f"Tensor {name} ({str(dtype).removeprefix('torch.')}){others} was converted to float32.",)
+    model.load_state_dict({name: weight.to(device) for name, weight in weights.items()}, strict=True, assign=True)
+    return model.eval(), tuple(notes)
 
 
-def _check_header(path: Path, file: WeightsFile, config: TransformerConfig) -> None:
-    """Compare the tensors in the header of a file with those of the model, and the tables that it needs with memory."""
+def _check_sizes(path: Path, file: WeightsFile, config: TransformerConfig) -> None:
+    """Refuse a config that asks for far more than the file holds, or for tables that do not fit into memory."""
     layers = config.n_layers + (config.n_encoder_layers if isinstance(config, EncoderDecoderConfig) else 0)
-    if layers > len(file.stored):  # a million layers take minutes to build, even without weights
+    if layers > len(file.stored):
         raise BundleError(f"{path} holds {len(file.stored):,} tensors, too few for the {layers:,} layers of the config")
+    asked, held = sizes(config).parameters, sum(math.prod(one.shape) for one in file.stored.values())
+    if asked > 2 * held + _SMALL:
+        raise BundleError(f"{path} holds {held:,} parameters, the config asks for {asked:,}")
     needed, free = table_bytes(config), psutil.virtual_memory().available
     if needed > free:
         raise BundleError(
             f"{path.with_name('config.json')}: the positions of a context of {config.context:,} need "
             f"{needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
         )
-    with torch.device("meta"):
-        expected = make_model(config).state_dict()
+
+
+def _check_header(path: Path, file: WeightsFile, model: Transformer) -> None:
+    expected = model.state_dict()
     for name, tensor in expected.items():
         if name not in file.stored:
             raise BundleError(f"{path}: tensor {name} {list(tensor.shape)} is missing")
@@ -170,5 +188,8 @@ def _check_header(path: Path, file: WeightsFile, config: TransformerConfig) -> N
         if found.shape != tuple(tensor.shape):
             raise BundleError(f"{path}: tensor {name} is {list(found.shape)}, the config asks for {list(tensor.shape)}")
         if not found.dtype.is_floating_point:
-            kind = str(found.dtype).removeprefix("torch.")
-            raise BundleError(f"{path}: tensor {name} is of {kind}, and weights are real numbers")
+            raise BundleError(f"{path}: tensor {name} is of {_name_of(found.dtype)}, and weights are real numbers")
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
