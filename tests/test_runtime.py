@@ -54,7 +54,7 @@ def test_threads_default_to_the_cores_that_this_process_may_use(monkeypatch):
     ("given", "expected"), [("3", 3), ("3,1", 3), ("1", 1), ("0", 7), ("", 7), ("many", 7), ("-2", 7), ("1.5", 7)]
 )
 def test_omp_num_threads_is_the_default_and_an_argument_overrides_it(monkeypatch, given, expected):
-    """M4: what is no number of threads is ignored, as OpenMP ignores it."""
+    """T22: what is no number of threads is ignored, as OpenMP ignores it."""
     monkeypatch.setattr("mingyue.runtime.available_cores", lambda: 7)
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     assert choose_runtime("cpu").threads == expected
@@ -72,7 +72,7 @@ def test_the_single_thread_that_torchrun_sets_for_its_processes_is_not_taken_for
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_applied_runtime_changes_the_process_within_its_block_only(fails):
-    """M4: thread count and denormals, on every thread of PyTorch, are the caller's again, also after an error."""
+    """T22: thread count and denormals, on every thread of PyTorch, are the caller's again, also after an error."""
     code = f"""
 import contextlib, torch
 from mingyue.runtime import choose_runtime

@@ -31,7 +31,15 @@ from safetensors.torch import save_file
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.data.unseen import from_ranges
 from mingyue.errors import BundleError
-from mingyue.files import explain_os_error, sha256_of, share_as_folder, sync_folder, write_text_atomically
+from mingyue.files import (
+    explain_os_error,
+    find_folder,
+    replace_folder,
+    sha256_of,
+    share_as_folder,
+    sync_folder,
+    write_text_atomically,
+)
 from mingyue.models import (
     DecoderOnly,
     EncoderDecoder,
@@ -143,7 +151,7 @@ def save_bundle(
                 write_text_atomically(fresh / _SOURCE_TOKENIZER, source_tokenizer.to_json())
             checksums = {path.name: sha256_of(path) for path in sorted(fresh.iterdir())}
             write_text_atomically(fresh / "training.json", _json({**training, "checksums": checksums}))
-            _put_in_place(fresh, folder)
+            replace_folder(fresh, folder)
             sync_folder(folder.parent)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -235,13 +243,11 @@ def is_model_folder(folder: Path) -> bool:
 
 
 def _present(folder: Path) -> Path:
-    """`folder`, or where the old model is if the program was killed between the two renames of `_put_in_place`."""
+    """`folder`, or where the old model is if the program was killed between the two renames of `replace_folder`."""
     try:
-        if not folder.exists() and _aside(folder).is_dir():
-            return _aside(folder)
+        return find_folder(folder)
     except OSError as error:
         raise cannot_read(folder, error) from error
-    return folder
 
 
 def _check_present(folder: Path, *names: str) -> None:
@@ -293,27 +299,6 @@ def _write(
     share_as_folder(folder / "model.safetensors")
 
 
-def _put_in_place(fresh: Path, folder: Path) -> None:
-    aside = _aside(folder)
-    if not folder.exists():
-        fresh.replace(folder)
-        shutil.rmtree(aside, ignore_errors=True)  # of a program that was killed between the renames below
-        return
-    # A rename cannot replace a folder: move the old one aside, and back if the new one cannot be renamed.
-    shutil.rmtree(aside, ignore_errors=True)
-    folder.replace(aside)
-    try:
-        fresh.replace(folder)
-    except OSError:
-        aside.replace(folder)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _aside(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}-old.tmp")
-
-
 def _read_config(folder: Path) -> TransformerConfig:
     path = folder / "config.json"
     header = _read_json(path)
@@ -335,7 +320,9 @@ def _read_config(folder: Path) -> TransformerConfig:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise BundleError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise BundleError(f"{path} does not hold a JSON object")
