@@ -51,6 +51,8 @@ def step(given: dict, rows: int, words: int, steps: int) -> dict:
     """Take steps here; the peak is that of this process."""
     settings = TrainSettings.from_flat(**given)
     runtime = choose_runtime("cpu", None, settings.run.threads)
+    torch.set_num_threads(runtime.threads)
+    torch.set_flush_denormal(True)
     context, model_settings = settings.model.context or 1, settings.model
     generator = torch.Generator().manual_seed(1)
     before = peak()

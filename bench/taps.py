@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from mingyue.config import ModelSettings
 from mingyue.models import DecoderOnly, build_model, decoder_only, resolve_config
 from mingyue.nn import attention, blocks, feedforward
-from mingyue.runtime import available_cores, choose_runtime
+from mingyue.runtime import available_cores
 
 MODULES = (attention, feedforward, blocks, decoder_only)
 TAPS = {"taps", "inner", "block_taps"}  # what variables that hold taps are called in them
@@ -191,7 +191,8 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="seconds of the processor, for a machine that is busy")
     parser.add_argument("--threads", type=int, default=available_cores())
     asked = parser.parse_args()
-    choose_runtime("cpu", "fp32", asked.threads)
+    torch.set_num_threads(asked.threads)
+    torch.set_flush_denormal(True)
     rows = []
     for number in asked.sizes:
         name, (width, layers, heads, n_rows, n_tokens, words) = list(SIZES.items())[number]

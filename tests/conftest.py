@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 
@@ -11,17 +10,17 @@ from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+_DENORMAL = 5e-324  # compares as 0 while denormals are flushed
 
 
 @pytest.fixture(autouse=True)
-def _whole_arithmetic() -> Iterator[None]:
-    """Choosing a runtime flushes numbers below 1e-38 to 0; Hypothesis, which draws such numbers, refuses then.
-
-    It also takes all cores, for all tests that follow in this process: two processes of two threads on two cores wait
-    for one another, many times as long.
-    """
+def _arithmetic_as_before() -> Iterator[None]:
+    """No function leaves denormals flushed (Hypothesis, which draws them, refuses then) or other threads."""
+    torch = sys.modules.get("torch")
+    threads = None if torch is None else torch.get_num_threads()
     yield
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_flush_denormal(False)
-        if threads := os.environ.get("OMP_NUM_THREADS"):
-            sys.modules["torch"].set_num_threads(int(threads))
+    assert _DENORMAL > 0.0
+    if torch is not None:
+        found = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        assert found == threads

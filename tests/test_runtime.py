@@ -34,7 +34,8 @@ def test_cpu_in_fp32_with_the_threads_asked_for():
     assert (runtime.device, runtime.dtype, runtime.threads, runtime.notes) == (
         torch.device("cpu"), torch.float32, 1, (),
     )  # fmt: skip
-    assert torch.get_num_threads() == 1
+    with runtime.applied():
+        assert torch.get_num_threads() == 1
     assert runtime.describe() == "cpu, float32, 1 thread"
 
 
@@ -44,9 +45,54 @@ def test_less_than_one_thread_is_refused(threads):
         choose_runtime("cpu", threads=threads)
 
 
-def test_threads_default_to_the_cores_that_this_process_may_use():
-    assert choose_runtime("cpu").threads == available_cores() == torch.get_num_threads()
-    assert available_cores() >= 1
+def test_threads_default_to_the_cores_that_this_process_may_use(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert choose_runtime("cpu").threads == available_cores() >= 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("3", 3), ("3,1", 3), ("1", 1), ("0", 7), ("", 7), ("many", 7), ("-2", 7), ("1.5", 7)]
+)
+def test_omp_num_threads_is_the_default_and_an_argument_overrides_it(monkeypatch, given, expected):
+    """T22: what is no number of threads is ignored, as OpenMP ignores it."""
+    monkeypatch.setattr("mingyue.runtime.available_cores", lambda: 7)
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert choose_runtime("cpu").threads == expected
+    assert choose_runtime("cpu", threads=2).threads == 2
+
+
+def test_the_single_thread_that_torchrun_sets_for_its_processes_is_not_taken_for_a_choice(monkeypatch):
+    monkeypatch.setattr("mingyue.runtime.available_cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    set_launch(monkeypatch, RANK=0, WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2, TORCHELASTIC_RUN_ID="x")
+    assert choose_runtime("cpu").threads == 4
+    monkeypatch.setenv("MINGYUE_LAUNCH", "folder")  # our own launcher leaves the variable as the user has it
+    assert choose_runtime("cpu").threads == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_applied_runtime_changes_the_process_within_its_block_only(fails):
+    """T22: thread count and denormals, on every thread of PyTorch, are the caller's again, also after an error."""
+    code = f"""
+import contextlib, torch
+from mingyue.runtime import choose_runtime
+
+def kept():  # share of denormal numbers that PyTorch does not take for 0, over all of its threads
+    return float((torch.full((1 << 20,), 1e-40) * 1.0).count_nonzero()) / (1 << 20)
+
+torch.set_num_threads(3)
+print(kept(), 5e-324 > 0)
+with contextlib.suppress(KeyError), choose_runtime("cpu", None, 2).applied():
+    print(torch.get_num_threads(), kept(), 5e-324 > 0)
+    with choose_runtime("cpu", None, 1).applied():
+        print(torch.get_num_threads(), kept())
+    print(torch.get_num_threads(), kept())
+    if {fails}:
+        raise KeyError
+print(torch.get_num_threads(), kept(), 5e-324 > 0)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.splitlines() == ["1.0 True", "2 0.0 False", "1 0.0", "2 0.0", "3 1.0 True"]
 
 
 @pytest.mark.parametrize("asked", ["bf16", "fp16"])
@@ -126,9 +172,9 @@ def test_importing_the_runtime_imports_no_torch_and_changes_nothing():
 def test_numbers_that_fade_away_count_as_nothing_on_every_thread():
     """CPUs are many times slower in numbers below 1e-38, where the momentum of a dead unit ends after 2,000 steps."""
     code = (
-        "import torch; from mingyue.runtime import choose_runtime; choose_runtime('cpu', None, 2);"
-        "fading = torch.full((1 << 20,), 1.5e-38);"
-        "print(int((fading * 0.25).count_nonzero()), int((fading * 1.0).count_nonzero()))"
+        "import torch; from mingyue.runtime import choose_runtime; fading = torch.full((1 << 20,), 1.5e-38)\n"
+        "with choose_runtime('cpu', None, 2).applied():\n"
+        "  print(int((fading * 0.25).count_nonzero()), int((fading * 1.0).count_nonzero()))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["0", str(1 << 20)]
@@ -158,6 +204,7 @@ def test_processes_that_cannot_be_are_refused(monkeypatch, rank, size):
 
 def test_each_process_of_a_machine_takes_its_share_of_the_cores(monkeypatch):
     monkeypatch.setattr("mingyue.runtime.available_cores", lambda: 7)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     set_launch(monkeypatch, RANK=1, WORLD_SIZE=6, LOCAL_RANK=1, LOCAL_WORLD_SIZE=3)
     runtime = choose_runtime("cpu")
     assert (runtime.threads, runtime.rank, runtime.world_size) == (2, 1, 6)

@@ -15,8 +15,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
-import tempfile
+import stat
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,14 +25,30 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.data.unseen import from_ranges
 from mingyue.errors import BundleError
-from mingyue.files import explain_os_error, sha256_of, sync_folder, write_text_atomically
-from mingyue.models import DecoderOnly, EncoderDecoder, Transformer, TransformerConfig, make_model
+from mingyue.files import (
+    explain_os_error,
+    find_folder,
+    replace_folder,
+    sha256_of,
+    share_as_folder,
+    sync_folder,
+    write_text_atomically,
+)
+from mingyue.models import (
+    DecoderOnly,
+    EncoderDecoder,
+    Transformer,
+    TransformerConfig,
+    cannot_read,
+    first_not_finite,
+    read_model,
+)
 from mingyue.text import Tokenizer
 
 FORMAT = 1
@@ -64,6 +81,8 @@ class Bundle(Generic[ModelT]):
     """The content of training.json."""
     separate_source_tokenizer: Tokenizer | None = None
     """The tokenizer of the source side, if the sides do not share a vocabulary."""
+    notes: tuple[str, ...] = ()
+    """For the user: what is not as Mingyue writes it."""
 
     @property
     def source_tokenizer(self) -> Tokenizer:
@@ -111,8 +130,10 @@ def save_bundle(
     """Write a model folder. It is written under a temporary name and renamed: an older folder stays intact until then.
 
     `source_tokenizer`: that of the source side, if the sides have separate vocabularies. Raises `BundleError` when the
-    folder cannot be written, or when a tokenizer has more ids than the model.
+    folder cannot be written, when a tokenizer has more ids than the model, and for weights that are not finite.
     """
+    if (name := first_not_finite(weights)) is not None:
+        raise BundleError(f"tensor {name} holds NaN or infinity: the model is not saved")
     _check_vocabulary("the tokenizer", tokenizer, config.vocab_size)
     if isinstance(config, EncoderDecoderConfig) and config.source_vocab_size is not None:
         if source_tokenizer is None:
@@ -120,7 +141,9 @@ def save_bundle(
         _check_vocabulary("the source tokenizer", source_tokenizer, config.source_vocab_size)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".tmp", dir=folder.parent))
+        # As `mkdtemp` names it, but with the permissions that the umask gives: a model is meant to be shared.
+        fresh = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}.tmp")
+        fresh.mkdir()
         try:
             _write(fresh, config, weights)
             write_text_atomically(fresh / "tokenizer.json", tokenizer.to_json())
@@ -128,7 +151,7 @@ def save_bundle(
                 write_text_atomically(fresh / _SOURCE_TOKENIZER, source_tokenizer.to_json())
             checksums = {path.name: sha256_of(path) for path in sorted(fresh.iterdir())}
             write_text_atomically(fresh / "training.json", _json({**training, "checksums": checksums}))
-            _put_in_place(fresh, folder)
+            replace_folder(fresh, folder)
             sync_folder(folder.parent)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -163,13 +186,13 @@ def load_bundle(
     if isinstance(config, ModelConfig) is not (model_class is DecoderOnly):
         message, advice = _REFUSALS[model_class]
         raise BundleError(f"{folder} {message}", advice=advice)
+    training = read_training(folder)  # before any file is trusted: it has the checksums of the others
+    folder = _present(folder)
     tokenizer, source_tokenizer = _read_tokenizer(folder, "tokenizer.json", config.vocab_size), None
     if isinstance(config, EncoderDecoderConfig) and config.source_vocab_size is not None:
         source_tokenizer = _read_tokenizer(folder, _SOURCE_TOKENIZER, config.source_vocab_size)
-    model = _read_model(folder, config, device)
-    training = _read_json(folder / "training.json")
-    check_files(folder, training)
-    return Bundle(model, tokenizer, training, source_tokenizer)
+    model, notes = read_model(folder / "model.safetensors", config, device=device)
+    return Bundle(model, tokenizer, training, source_tokenizer, notes)
 
 
 def load_pair_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Bundle[EncoderDecoder]:
@@ -181,6 +204,7 @@ def load_pair_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Bun
 def read_training(folder: Path) -> dict[str, Any]:
     """The content of training.json, after the checksums of all files were compared. Raises `BundleError`."""
     read_bundle_config(folder)
+    folder = _present(folder)
     training = _read_json(folder / "training.json")
     check_files(folder, training)
     return training
@@ -193,9 +217,11 @@ def check_files(folder: Path, training: Mapping[str, Any]) -> None:
         raise BundleError(f"{folder / 'training.json'} is damaged: its checksums are not a JSON object")
     for name, expected in checksums.items():
         path = folder / Path(name).name
-        if not path.is_file():
-            raise BundleError(f"{folder} is not a complete model folder: {name} missing")
-        found = sha256_of(path)
+        _check_present(folder, Path(name).name)
+        try:
+            found = sha256_of(path)
+        except OSError as error:
+            raise cannot_read(path, error) from error
         if found != expected:
             raise BundleError(
                 f"{path} is damaged: its SHA-256 is {found[:12]}…, training.json says {str(expected)[:12]}…",
@@ -206,19 +232,43 @@ def check_files(folder: Path, training: Mapping[str, Any]) -> None:
 
 def read_bundle_config(folder: Path) -> TransformerConfig:
     """The config of the model in a folder, without loading its weights. Raises `BundleError`."""
-    if not folder.exists() and _aside(folder).is_dir():
-        _aside(folder).replace(folder)  # the process was killed between the two renames of `_put_in_place`
-    if not folder.is_dir():
-        raise BundleError(f"{folder} is not a model folder", advice="A model folder holds " + ", ".join(_FILES) + ".")
-    missing = [name for name in _FILES if not (folder / name).is_file()]
-    if missing:
-        raise BundleError(f"{folder} is not a complete model folder: {', '.join(missing)} missing")
+    folder = _present(folder)
+    _check_present(folder, *_FILES)
     return _read_config(folder)
 
 
+def is_model_folder(folder: Path) -> bool:
+    """Whether there is a model folder of that name, whole or not."""
+    return _present(folder).is_dir()
+
+
+def _present(folder: Path) -> Path:
+    """`folder`, or where the old model is if the program was killed between the two renames of `replace_folder`."""
+    try:
+        return find_folder(folder)
+    except OSError as error:
+        raise cannot_read(folder, error) from error
+
+
+def _check_present(folder: Path, *names: str) -> None:
+    """Raise `BundleError` for files that are missing, and for one that cannot be reached, with the reason."""
+    missing = []
+    for name in names:
+        try:
+            if not stat.S_ISREG((folder / name).stat().st_mode):
+                missing.append(name)
+        except (FileNotFoundError, NotADirectoryError):
+            missing.append(name)
+        except OSError as error:
+            raise cannot_read(folder / name, error) from error
+    if missing and not folder.is_dir():
+        raise BundleError(f"{folder} is not a model folder", advice="A model folder holds " + ", ".join(_FILES) + ".")
+    if missing:
+        raise BundleError(f"{folder} is not a complete model folder: {', '.join(missing)} missing")
+
+
 def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:
-    if not (folder / name).is_file():
-        raise BundleError(f"{folder} is not a complete model folder: {name} missing")
+    _check_present(folder, name)
     tokenizer = Tokenizer.load(folder / name)
     if tokenizer.vocab_size > vocab_size:
         raise BundleError(
@@ -228,44 +278,11 @@ def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def _read_model(folder: Path, config: TransformerConfig, device: torch.device | str) -> Transformer:
-    with torch.device("meta"):
-        model = make_model(config)
-    weights = read_weights(folder / "model.safetensors", model, device=device)
-    # Built again on the device: buffers that are not stored (rotary angles, sinusoids) need real values.
-    with torch.device(device):
-        model = make_model(config)
-    model.load_state_dict(weights, strict=True, assign=True)
-    return model.eval()
-
-
 def _check_vocabulary(what: str, tokenizer: Tokenizer, vocab_size: int) -> None:
     if tokenizer.vocab_size > vocab_size:
         raise BundleError(
             f"{what} has {tokenizer.vocab_size} ids, the model only {vocab_size}: they do not belong together"
         )
-
-
-def read_weights(path: Path, model: torch.nn.Module, *, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, checked against the names and shapes of `model`. Raises `BundleError`."""
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    weights: dict[str, torch.Tensor] = {}
-    try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            stored = set(file.keys())
-            for name, shape in expected.items():
-                if name not in stored:
-                    raise BundleError(f"{path}: tensor {name} {list(shape)} is missing")
-            for name in sorted(stored - set(expected)):
-                raise BundleError(f"{path}: tensor {name} does not belong to this model")
-            for name, shape in expected.items():
-                found = tuple(file.get_slice(name).get_shape())
-                if found != shape:
-                    raise BundleError(f"{path}: tensor {name} is {list(found)}, the config asks for {list(shape)}")
-                weights[name] = file.get_tensor(name)
-    except SafetensorError as error:
-        raise BundleError(f"{path} is damaged: {error}", advice="Copy it again, or use another checkpoint.") from error
-    return weights
 
 
 def _write(
@@ -279,31 +296,7 @@ def _write(
     save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
     with (folder / "model.safetensors").open("rb+") as file:
         os.fsync(file.fileno())
-    # safetensors and mkdtemp let only the owner read; a model is meant to be shared, so the umask decides.
-    mask = os.umask(0)
-    os.umask(mask)
-    folder.chmod(0o777 & ~mask)
-    (folder / "model.safetensors").chmod(0o666 & ~mask)
-
-
-def _put_in_place(fresh: Path, folder: Path) -> None:
-    if not folder.exists():
-        fresh.replace(folder)
-        return
-    # A rename cannot replace a folder: move the old one aside, and back if the new one cannot be renamed.
-    aside = _aside(folder)
-    shutil.rmtree(aside, ignore_errors=True)
-    folder.replace(aside)
-    try:
-        fresh.replace(folder)
-    except OSError:
-        aside.replace(folder)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _aside(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}-old.tmp")
+    share_as_folder(folder / "model.safetensors")
 
 
 def _read_config(folder: Path) -> TransformerConfig:
@@ -327,7 +320,9 @@ def _read_config(folder: Path) -> TransformerConfig:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise BundleError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise BundleError(f"{path} does not hold a JSON object")

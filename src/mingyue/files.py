@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,41 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def replace_folder(fresh: Path, folder: Path) -> None:
+    """Rename the folder `fresh` to `folder`, which may exist; at any moment `find_folder` finds one of them whole."""
+    aside = _aside(folder)
+    if not folder.exists():
+        fresh.replace(folder)
+        shutil.rmtree(aside, ignore_errors=True)  # of a program that was killed between the renames below
+        return
+    # A rename cannot replace a folder: move the old one aside, and back if the new one cannot be renamed.
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.replace(aside)
+    try:
+        fresh.replace(folder)
+    except OSError:
+        aside.replace(folder)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def find_folder(folder: Path) -> Path:
+    """`folder`, or where its old content is between the two renames of `replace_folder`."""
+    return _aside(folder) if not folder.exists() and _aside(folder).is_dir() else folder
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}-old.tmp")
+
+
+def share_as_folder(path: Path) -> None:
+    """Give a new file the permissions of its new folder, which the umask has decided; safetensors gives them to no one.
+
+    The umask cannot be read without changing it for the whole process.
+    """
+    path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def sha256_of(path: Path) -> str:

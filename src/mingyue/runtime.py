@@ -1,18 +1,37 @@
-"""What a program runs on: device, number format, threads, seeds. Importing this module changes nothing."""
+"""What a program runs on: device, number format, threads, seeds.
+
+Importing this module and choosing a runtime change nothing; `Runtime.applied` changes the process for the length of a
+block.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mingyue.errors import SettingsError
 
 if TYPE_CHECKING:
     import torch
+
+
+LAUNCH_FOLDER = "MINGYUE_LAUNCH"
+"""Environment variable that the launcher of `--nproc` sets for its processes: a folder for their exit codes."""
+
+OWNS_PROCESS: ContextVar[bool] = ContextVar("OWNS_PROCESS", default=False)
+"""Whether the process runs nothing but Mingyue, as on the command line; otherwise it belongs to the caller."""
+
+_DENORMAL = 5e-324  # compares as 0 while denormals are flushed
+_SOFTLY = 1  # omp_pause_soft
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,31 @@ class Runtime:
         if self.dtype is torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
+
+    @contextmanager
+    def applied(self) -> Generator[None]:
+        """The thread count of this runtime, and flushed denormals, within a block; afterwards what was set before.
+
+        Numbers below 1e-38, through which the momentum of a weight without further gradients passes, are many times
+        slower on CPUs; they are flushed to 0. Both are settings of the calling thread, so blocks in other threads do
+        not interfere.
+        """
+        import torch
+
+        threads, flushed = torch.get_num_threads(), not _DENORMAL > 0.0
+        if threads != self.threads:
+            torch.set_num_threads(self.threads)
+        if not flushed:
+            _end_workers()
+            torch.set_flush_denormal(True)
+        try:
+            yield
+        finally:
+            if not flushed:
+                torch.set_flush_denormal(False)
+                _end_workers()
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
 
     def describe(self) -> str:
         """One line for the user: device, number format, threads, processes."""
@@ -80,6 +124,28 @@ def processes() -> Processes:
     return Processes(rank, size, local_rank, local_size, restarts, os.environ.get("TORCHELASTIC_RUN_ID", ""))
 
 
+def _end_workers() -> None:
+    """End the idle worker threads of the calling thread, which the next parallel operation of PyTorch starts again.
+
+    A worker has the denormal mode that its creator had at that moment, for good. Does nothing on the command line,
+    where the process ends with its work, and where PyTorch has no GNU OpenMP (there the workers keep the mode).
+    """
+    if not OWNS_PROCESS.get() and (openmp := _gnu_openmp()) is not None:
+        openmp.omp_pause_resource_all(_SOFTLY)
+
+
+@cache
+def _gnu_openmp() -> ctypes.CDLL | None:
+    """The OpenMP library that PyTorch has loaded into this process."""
+    try:
+        mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        path = next(line.split(maxsplit=5)[5] for line in mapped if "/libgomp" in line and "/torch" in line)
+        found = ctypes.CDLL(path)
+        return found if hasattr(found, "omp_pause_resource_all") else None
+    except (OSError, StopIteration):
+        return None
+
+
 def available_cores() -> int:
     """CPU cores that this process may use, by its affinity where the system reports it."""
     if hasattr(os, "sched_getaffinity"):
@@ -87,12 +153,22 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def choose_runtime(device: str | None = None, dtype: str | None = None, threads: int | None = None) -> Runtime:
-    """Choose and apply device, number format and thread count.
+def default_threads(process: Processes) -> int:
+    """The thread count where none is given: OMP_NUM_THREADS, or the share of this process of the available cores."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list is one number per level of nesting
+    # torchrun sets it to 1 where the user has not set it: that is no choice of the user. Our launcher leaves it alone.
+    by_torchrun = given == "1" and process.size > 1 and bool(process.launch) and LAUNCH_FOLDER not in os.environ
+    if given.isdecimal() and int(given) and not by_torchrun:
+        return int(given)
+    return max(1, available_cores() // process.local_size)
 
-    `device` and `dtype` as in `RunSettings`. Raises `SettingsError` for an unavailable device and for less than one
-    thread; a dtype that is slow on the device is replaced by fp32, with a note. One of several processes uses the GPU
-    of its local rank, or its share of the cores.
+
+def choose_runtime(device: str | None = None, dtype: str | None = None, threads: int | None = None) -> Runtime:
+    """Choose device, number format and thread count; `Runtime.applied` applies them.
+
+    `device` and `dtype` as in `RunSettings`; `default_threads` where no number is given. Raises `SettingsError` for an
+    unavailable device and for less than one thread; a dtype that is slow on the device is replaced by fp32, with a
+    note. One of several processes uses the GPU of its local rank, or its share of the cores.
     """
     import torch
 
@@ -103,11 +179,7 @@ def choose_runtime(device: str | None = None, dtype: str | None = None, threads:
     chosen = _choose_device(device)
     if process.size > 1:
         chosen = _device_of(process, chosen, asked=device)
-    threads = threads or max(1, available_cores() // process.local_size)
-    torch.set_num_threads(threads)
-    # A decaying momentum (of a weight without further gradients) passes through denormal numbers, below 1e-38, with
-    # which CPUs compute many times slower: they are flushed to 0. A thread inherits the mode from its creator.
-    torch.set_flush_denormal(True)
+    threads = threads or default_threads(process)
     fast_bf16 = chosen.type == "cuda" and torch.cuda.is_bf16_supported()
     if dtype is None:
         number = torch.bfloat16 if fast_bf16 else torch.float32
@@ -165,6 +237,22 @@ def _choose_device(asked: str | None) -> torch.device:
     if not there.get(device.type, False):
         raise SettingsError(f"device {asked!r} is not available here", advice="Leave --device out, or use cpu.")
     return device
+
+
+@contextmanager
+def random_state_kept(device: torch.device) -> Generator[None]:
+    """Restore PyTorch's global random states after a block: dropout has no generator of its own, and seeds them."""
+    import torch
+
+    state = torch.get_rng_state()
+    backend = {"cuda": torch.cuda, "mps": torch.mps}.get(device.type)
+    on_device = None if backend is None else backend.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        if backend is not None and on_device is not None:
+            backend.set_rng_state(on_device)
 
 
 def derive_seed(seed: int, *parts: int | str) -> int:

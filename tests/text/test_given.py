@@ -1,10 +1,12 @@
 """A tokenizer.json from elsewhere: its special tokens, the bytes of its ids, its faults."""
 
+import json
+
 import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from mingyue.config import TokenizerSettings
 from mingyue.errors import TokenizerError
@@ -292,3 +294,45 @@ def test_a_binary_file_is_named_with_the_byte(tmp_path):
     (tmp_path / "spm.model").write_bytes(b"{}\n\xff\xfe")
     with pytest.raises(TokenizerError, match=r"spm\.model: byte 3 is not UTF-8"):
         Tokenizer.load(tmp_path / "spm.model")
+
+
+def test_dropout_of_merges_is_switched_off_and_said():
+    """D20: one text has one encoding; seeds and scores depend on it."""
+    backend = gpt2_like()
+    spec = json.loads(backend.to_str())
+    spec["model"]["dropout"] = 0.5
+    tokenizer = Tokenizer.from_json(json.dumps(spec))
+    expected = backend.encode("the the the moon", add_special_tokens=False).ids
+    assert all(tokenizer.encode("the the the moon") == expected for _ in range(20))
+    assert "BPE dropout 0.5 switched off: a text always has the same ids" in tokenizer.notes
+    again = Tokenizer.from_json(tokenizer.to_json())
+    assert not any("dropout" in note for note in again.notes) and again.fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "lost"),
+    [
+        (normalizers.Lowercase(), ["letter case"]),
+        (normalizers.NFKC(), ["compatibility characters", "composed and decomposed"]),
+        (normalizers.NFC(), ["composed and decomposed"]),
+        (normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]), ["accents", "composed and decomposed"]),
+        (normalizers.BertNormalizer(lowercase=True), ["letter case", "accents", "white space"]),
+        (normalizers.Strip(), ["white space"]),
+        (normalizers.Replace(Regex(r"\s+"), " "), ["white space"]),
+        (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), []),
+        (None, []),
+    ],
+)
+def test_a_normalizer_that_makes_different_texts_the_same_is_said(normalizer, lost):
+    """D20: the text is scored as another one, so its bits per byte cannot be compared."""
+    backend = gpt2_like()
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    tokenizer = Tokenizer.from_json(backend.to_str())
+    assert len(tokenizer.losses) == bool(lost)
+    assert set(tokenizer.losses) <= set(tokenizer.notes)
+    for what in ("letter case", "accents", "compatibility characters", "composed and decomposed", "white space"):
+        if what in lost:
+            assert what in tokenizer.losses[0]
+    if "letter case" not in lost and lost:
+        assert "letter case" not in tokenizer.losses[0]

@@ -48,5 +48,7 @@ def film_of(
 
 
 def _frame(run: RunFolder, text: str, step: int, device: str | None, threads: int | None) -> Frame:
-    subject = subject_of(load_either(run.path, device=device, threads=threads, step=step))
-    return take_frame(subject, read_watched(subject, text), step)
+    model = load_either(run.path, device=device, threads=threads, step=step)
+    subject = subject_of(model)
+    with model.runtime.applied():
+        return take_frame(subject, read_watched(subject, text), step)

@@ -26,6 +26,8 @@ class Info:
     """Content of training.json."""
     source_tokenizer: dict[str, Any] | None = None
     """Kind and size of the source vocabulary, where it is not shared."""
+    notes: tuple[str, ...] = ()
+    """Notes for the user, such as which checkpoint of a run was read."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -60,6 +62,6 @@ def describe(model: Model | Translator) -> Info:
     """Describe a loaded model."""
     tokenizer, training = model.tokenizer.describe(), dict(model.training)
     if isinstance(model, Model):
-        return Info(model.config.model_dump(), sizes(model.config), tokenizer, training)
+        return Info(model.config.model_dump(), sizes(model.config), tokenizer, training, notes=model.loading_notes)
     source = None if model.config.source_vocab_size is None else model.source_tokenizer.describe()
-    return Info(model.config.model_dump(), sizes(model.config), tokenizer, training, source)
+    return Info(model.config.model_dump(), sizes(model.config), tokenizer, training, source, model.loading_notes)

@@ -91,7 +91,8 @@ class Inspection(InspectedModel):
         command = view_command(name)
         if command.make is None:
             raise SettingsError(f"{name} is a page of many views", advice=f"Use the method `{name}`.")
-        return command.view(self, options)
+        with self.model.runtime.applied():
+            return command.view(self, options)
 
     def attention(self, layer: int | None = None, head: int | None = None) -> AttentionView:
         """The attention weights of all layers and heads, of one layer, or of one head."""
@@ -187,14 +188,15 @@ class Inspection(InspectedModel):
         have, and for an edit that does not return a tensor of the same shape, dtype and device.
         """
         check_taps(self.subject, edits or ())
-        with torch.inference_mode():
+        with self.model.runtime.applied(), torch.inference_mode():
             return self.subject.logits(self.reading, Taps((), checked(edits)) if edits else None)
 
     def capture(self, places: Iterable[str], edits: Mapping[str, Edit] | None = None) -> Captured:
         """One forward pass with the values at `places` kept: taps or patterns, such as `blocks.*.attention.weights`."""
         places = [places] if isinstance(places, str) else list(places)
         check_taps(self.subject, [*places, *(edits or ())])
-        return capture(self.subject, self.reading, places, edits)
+        with self.model.runtime.applied():
+            return capture(self.subject, self.reading, places, edits)
 
     def patching(
         self,
@@ -215,7 +217,8 @@ class Inspection(InspectedModel):
         clean = self.reading
         source = None if clean.source is None else corrupted
         other = self.subject.read(corrupted if source is None else clean.text, source)
-        return patching(self.subject, clean, other, answer=answer, instead=instead, places=places, at=at)
+        with self.model.runtime.applied():
+            return patching(self.subject, clean, other, answer=answer, instead=instead, places=places, at=at)
 
 
 def view_command(name: str) -> Command:

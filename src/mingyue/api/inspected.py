@@ -41,6 +41,7 @@ class InspectedModel:
         self.step = step
         """The requested training step."""
         self.remarks: list[Words] = _step_shown(model, step, from_folder=folder is not None)
+        self.remarks += [Words(note, note) for note in model.loading_notes if folder is not None]
         """Notes for the reader in both languages, such as that the target is the model's own translation."""
         self._text, self._source = text, source
 

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+import threading
+from collections.abc import Iterator
+from typing import Generic, Self, TypeVar
+
+import torch
 
 from mingyue.bundle import Bundle
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.config.base import Settings
 from mingyue.models import DecoderOnly, EncoderDecoder
+from mingyue.runtime import Runtime
 
 ConfigType = TypeVar("ConfigType", ModelConfig, EncoderDecoderConfig)
 ModuleType = TypeVar("ModuleType", DecoderOnly, EncoderDecoder)
+Item = TypeVar("Item")
 SettingsType = TypeVar("SettingsType", bound=Settings)
+
+
+class _LatestNotes(threading.local):
+    """The notes of the latest call of each thread: the calls of other threads do not mix with them."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()  # a copy of a model has no notes
 
 
 class LoadedModel(Generic[ConfigType, ModuleType]):
     """A trained model with its tokenizer, loaded from a model folder or from a checkpoint of a run."""
 
-    def __init__(self, bundle: Bundle[ModuleType], config: ConfigType, *, checkpoint: int | None) -> None:
+    def __init__(
+        self, bundle: Bundle[ModuleType], config: ConfigType, *, checkpoint: int | None, runtime: Runtime | None
+    ) -> None:
         self.config = config
         """The model's config: every size, and the kind of every part."""
         self.module = bundle.model
@@ -30,8 +48,30 @@ class LoadedModel(Generic[ConfigType, ModuleType]):
         """Ids that do not occur in the training text (the targets, for pairs); generated only with `allow_unseen`."""
         self.checkpoint = checkpoint
         """The step of the checkpoint that was loaded; None for a model folder."""
-        self.notes: list[str] = []
-        """Notes for the user about the latest call (such as a prompt longer than the context)."""
+        self.runtime = runtime or Runtime(bundle.model.embedding.weight.device, torch.float32, torch.get_num_threads())
+        """Device and threads of every call; the process has its own settings again when a call returns."""
+        self.loading_notes = (*bundle.notes, *_of_given(bundle))
+        """Notes for the user about the model itself (such as which checkpoint of a run it is)."""
+        self._latest = _LatestNotes()
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes for the user about the latest call of this thread (such as a prompt longer than the context)."""
+        return self._latest.notes
+
+    def _new_notes(self) -> list[str]:
+        """The empty list of notes of a new call."""
+        self._latest.notes = []
+        return self._latest.notes
+
+    def _stepwise(self, items: Iterator[Item]) -> Iterator[Item]:
+        """The items of a call that computes them one by one; between them the process has the caller's settings."""
+        while True:
+            with self.runtime.applied():
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
 
     def __repr__(self) -> str:
         config, tokenizer = self.config, self.tokenizer
@@ -48,3 +88,9 @@ def merge_settings(
     """`settings` (default: those of `kind`) with the fields named in `keywords` replaced. Raises `SettingsError`."""
     base = settings or kind()
     return kind.read({**base.model_dump(), **keywords}, source="the arguments") if keywords else base
+
+
+def _of_given(bundle: Bundle[ModuleType]) -> tuple[str, ...]:
+    """What tokenizers from elsewhere do to a text."""
+    both = dict.fromkeys([bundle.tokenizer, bundle.source_tokenizer])
+    return tuple(f"The tokenizer {loss}." for loss in dict.fromkeys(loss for one in both for loss in one.losses))

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 from mingyue.api.model import Model
 from mingyue.api.translator import Translator
-from mingyue.bundle import Bundle, load_bundle, read_bundle_config
+from mingyue.bundle import Bundle, is_model_folder, load_bundle, read_bundle_config
 from mingyue.config import EncoderDecoderConfig, TrainSettings
 from mingyue.data import load_corpus, load_pairs
 from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, CheckpointError, DataError
-from mingyue.models import DecoderOnly, EncoderDecoder
+from mingyue.models import DecoderOnly, EncoderDecoder, cannot_read, empty_model
 from mingyue.runs import pair_config, run_config
-from mingyue.runtime import choose_runtime
+from mingyue.runtime import Runtime, choose_runtime
 from mingyue.training import Checkpoints, RunFolder
 
 ModuleType = TypeVar("ModuleType", DecoderOnly, EncoderDecoder)
@@ -30,8 +31,8 @@ def load(path: str | Path, *, device: str | None = None, threads: int | None = N
     `device` and `threads` as in the settings of a run. `step`: the model of a run after that many steps, where that
     checkpoint is kept. Raises `BundleError` (also for an encoder-decoder model), `CheckpointError`, `SettingsError`.
     """
-    bundle, checkpoint = _load(_DECODER_ONLY, path, device, threads, step)
-    return Model(bundle, checkpoint=checkpoint)
+    bundle, checkpoint, runtime = _load(_DECODER_ONLY, path, device, threads, step)
+    return Model(bundle, checkpoint=checkpoint, runtime=runtime)
 
 
 def load_translator(
@@ -41,8 +42,8 @@ def load_translator(
 
     Arguments and errors as in `load`; raises `BundleError` also for a decoder-only model.
     """
-    bundle, checkpoint = _load(_ENCODER_DECODER, path, device, threads, step)
-    return Translator(bundle, checkpoint=checkpoint)
+    bundle, checkpoint, runtime = _load(_ENCODER_DECODER, path, device, threads, step)
+    return Translator(bundle, checkpoint=checkpoint, runtime=runtime)
 
 
 def load_either(
@@ -70,6 +71,13 @@ def find_model(path: str | Path, step: int | None = None) -> Path | RunFolder:
     and if a `step` is given for a folder without checkpoints.
     """
     path = Path(path)
+    try:
+        return _find_model(path, step)
+    except OSError as error:  # permission denied, a name that is too long
+        raise cannot_read(path, error) from error
+
+
+def _find_model(path: Path, step: int | None) -> Path | RunFolder:
     folder = RunFolder(path)
     if step is not None and path.exists():
         if folder.settings_path.is_file() or folder.checkpoints.is_dir():
@@ -78,9 +86,9 @@ def find_model(path: str | Path, step: int | None = None) -> Path | RunFolder:
             f"{path} is not the folder of a run: it holds no checkpoints, so there is no step {step:,} to choose",
             advice="Give the folder of the run (runs/poems).",
         )
-    if (path / "config.json").is_file():
+    if (path / "config.json").is_file() or (not path.exists() and is_model_folder(path)):
         return path
-    if folder.model.is_dir():
+    if is_model_folder(folder.model):
         return folder.model
     if folder.settings_path.is_file():
         return folder
@@ -113,14 +121,14 @@ class _Kind(Generic[ModuleType]):
     of_pairs: bool
     model_class: type[ModuleType]
     untrained: Callable[[RunFolder, TrainSettings], Bundle[ModuleType]]
-    """The tokenizers of a run, with a model of its sizes. Raises `DataError` when the prepared data is damaged."""
+    """The tokenizers of a run, with a model of its sizes, without weights. Raises `DataError` for damaged data."""
     refusal: tuple[str, str]
     """Message and advice for a run of the other kind."""
 
 
 def _untrained_decoder(folder: RunFolder, settings: TrainSettings) -> Bundle[DecoderOnly]:
     tokenizer, corpus, _ = load_corpus(folder.data)
-    model = DecoderOnly(run_config(settings, tokenizer.vocab_size))
+    model = empty_model(run_config(settings, tokenizer.vocab_size))
     training = {
         "starts_with_bos": corpus.starts_with_bos,
         "begin_id": corpus.begin_id,
@@ -131,7 +139,7 @@ def _untrained_decoder(folder: RunFolder, settings: TrainSettings) -> Bundle[Dec
 
 def _untrained_encoder_decoder(folder: RunFolder, settings: TrainSettings) -> Bundle[EncoderDecoder]:
     source_tokenizer, tokenizer, corpus, _ = load_pairs(folder.data)
-    model = EncoderDecoder(pair_config(settings, corpus))
+    model = empty_model(pair_config(settings, corpus))
     return Bundle(model, tokenizer, {"unseen": to_ranges(corpus.target_unseen)}, source_tokenizer)
 
 
@@ -157,12 +165,20 @@ _ENCODER_DECODER = _Kind(
 
 def _load(
     kind: _Kind[ModuleType], path: str | Path, device: str | None, threads: int | None, step: int | None
+) -> tuple[Bundle[ModuleType], int | None, Runtime]:
+    """The bundle; the step of its checkpoint where it is from a run that has not ended; the runtime for its calls."""
+    runtime = choose_runtime(device, "fp32", threads)
+    with runtime.applied():
+        bundle, checkpoint = _read(kind, path, runtime.device, step)
+    return bundle, checkpoint, runtime
+
+
+def _read(
+    kind: _Kind[ModuleType], path: str | Path, device: torch.device, step: int | None
 ) -> tuple[Bundle[ModuleType], int | None]:
-    """The bundle, and the step of its checkpoint where it is from a run that has not ended."""
-    chosen = choose_runtime(device, "fp32", threads).device
     found = find_model(path, step)
     if isinstance(found, Path):
-        return load_bundle(found, kind.model_class, device=chosen), None
+        return load_bundle(found, kind.model_class, device=device), None
     settings = found.read_settings()
     if settings.pairs.given is not kind.of_pairs:
         message, advice = kind.refusal
@@ -174,29 +190,26 @@ def _load(
         raise DataError(
             error.message, advice="`mingyue resume` prepares the data again, if the sources are still available."
         ) from error
-    step, weights = _run_weights(found, step)
-    bundle.model.load_state_dict(weights)
-    bundle.model.to(chosen).eval()
-    return bundle, step
+    step, weights, notes = _run_weights(found, step)
+    bundle.model.load_state_dict(weights, strict=True, assign=True)
+    bundle.model.to(device).eval()
+    return replace(bundle, notes=notes), step
 
 
-def _run_weights(folder: RunFolder, step: int | None) -> tuple[int, dict[str, Tensor]]:
-    """Step and weights of a run after `step` steps (default: its best checkpoint; the latest before any evaluation).
+def _run_weights(folder: RunFolder, step: int | None) -> tuple[int, dict[str, Tensor], tuple[str, ...]]:
+    """(step, weights, notes) of a run after `step` steps (default: its best checkpoint so far).
 
     Raises `CheckpointError`; for a step that is not kept it lists those that are.
     """
     checkpoints = Checkpoints(folder.checkpoints)
-    if step is not None:
-        kept = checkpoints.steps()
-        if step not in kept:
-            listed = f"the steps kept are {', '.join(f'{one:,}' for one in kept)}" if kept else "none is kept"
-            raise CheckpointError(
-                f"{folder.path} has no checkpoint of step {step:,}: {listed}",
-                advice="A run keeps its latest and its best checkpoints; --keep sets how many.",
-            )
-        return step, checkpoints.load(step).model
-    checkpoint, _ = checkpoints.load_latest()
-    best = checkpoint.state["counters"]["best_step"]
-    if best is not None and best != checkpoint.step:
-        checkpoint = checkpoints.load(best)
-    return checkpoint.step, checkpoint.model
+    if step is None:
+        step, weights, notes = checkpoints.load_best()
+        return step, weights, (f"{folder.path}: this is the model of its checkpoint of step {step:,}.", *notes)
+    kept = checkpoints.steps()
+    if step not in kept:
+        listed = f"the steps kept are {', '.join(f'{one:,}' for one in kept)}" if kept else "none is kept"
+        raise CheckpointError(
+            f"{folder.path} has no checkpoint of step {step:,}: {listed}",
+            advice="A run keeps its latest and its best checkpoints; --keep sets how many.",
+        )
+    return step, checkpoints.load_weights(step), ()

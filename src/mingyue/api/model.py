@@ -13,14 +13,17 @@ from mingyue.config import GenerateSettings, ModelConfig
 from mingyue.errors import GenerationError
 from mingyue.generation import Event, Generation, finished, stream
 from mingyue.models import DecoderOnly
+from mingyue.runtime import Runtime
 from mingyue.scoring import Score, score
 
 
 class Model(LoadedModel[ModelConfig, DecoderOnly]):
     """A trained decoder-only model with its tokenizer. `mingyue.load` returns one."""
 
-    def __init__(self, bundle: Bundle[DecoderOnly], *, checkpoint: int | None = None) -> None:
-        super().__init__(bundle, bundle.model.config, checkpoint=checkpoint)
+    def __init__(
+        self, bundle: Bundle[DecoderOnly], *, checkpoint: int | None = None, runtime: Runtime | None = None
+    ) -> None:
+        super().__init__(bundle, bundle.model.config, checkpoint=checkpoint, runtime=runtime)
         self.starts_with_bos = bundle.starts_with_bos
         """Whether BOS precedes every text, as in the training data."""
         self._begin_id = bundle.begin_id
@@ -37,7 +40,9 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
 
         Returns `samples` texts per prompt, in the order of the prompts. Raises `SettingsError`, `GenerationError`.
         """
-        return finished(self.events(prompts, merge_settings(GenerateSettings, settings, given), logprobs=logprobs))
+        chosen = merge_settings(GenerateSettings, settings, given)
+        with self.runtime.applied():
+            return finished(self._events(prompts, chosen, logprobs=logprobs))
 
     def stream(self, prompt: str = "", settings: GenerateSettings | None = None, **given: object) -> Iterator[str]:
         """The text of one prompt, piece by piece as it is generated; the pieces join to exactly the text."""
@@ -50,7 +55,12 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
         self, prompts: str | Sequence[str], settings: GenerateSettings | None = None, *, logprobs: bool = False
     ) -> Iterator[Event]:
         """Every token of every text as it is generated, with the finished text at its last token."""
-        self.notes = []
+        with self.runtime.applied():
+            return self._stepwise(self._events(prompts, settings, logprobs=logprobs))
+
+    def _events(
+        self, prompts: str | Sequence[str], settings: GenerateSettings | None, *, logprobs: bool
+    ) -> Iterator[Event]:
         return stream(
             self.module,
             self.tokenizer,
@@ -60,12 +70,14 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
             begin_id=self._begin_id,
             unseen=self.unseen,
             logprobs=logprobs,
-            note=self.notes.append,
+            note=self._new_notes().append,
         )
 
     def score(self, text: str, *, stride: int | None = None) -> Score:
         """log P of every token and of the whole text; a text longer than the context in windows moved by `stride`."""
-        return score(self.module, self.tokenizer, text, stride=stride, starts_with_bos=self.starts_with_bos)
+        self._new_notes()
+        with self.runtime.applied():
+            return score(self.module, self.tokenizer, text, stride=stride, starts_with_bos=self.starts_with_bos)
 
     @torch.inference_mode()
     def logits(self, text: str) -> Tensor:
@@ -81,4 +93,5 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
         if len(ids) > self.config.context:
             raise GenerationError(f"the text has {len(ids)} tokens, the context holds {self.config.context}")
         ids_BT = torch.tensor([ids], device=self.module.embedding.weight.device)
-        return self.module(ids_BT)[0]
+        with self.runtime.applied():
+            return self.module(ids_BT)[0]

@@ -73,8 +73,10 @@ class TranslationReport:
 class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
     """A trained encoder-decoder model with its tokenizers. `mingyue.load_translator` returns one."""
 
-    def __init__(self, bundle: Bundle[EncoderDecoder], *, checkpoint: int | None = None) -> None:
-        super().__init__(bundle, bundle.model.config, checkpoint=checkpoint)
+    def __init__(
+        self, bundle: Bundle[EncoderDecoder], *, checkpoint: int | None = None, runtime: Runtime | None = None
+    ) -> None:
+        super().__init__(bundle, bundle.model.config, checkpoint=checkpoint, runtime=runtime)
         self.source_tokenizer = bundle.source_tokenizer
         """The tokenizer of the source side; the same object as `tokenizer` where both sides share a vocabulary."""
 
@@ -98,19 +100,22 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         Raises `SettingsError`, `GenerationError`.
         """
         lines = [lines] if isinstance(lines, str) else list(lines)
-        found = translate(
-            self.module,
-            self.source_tokenizer,
-            self.tokenizer,
-            lines,
-            merge_settings(TranslateSettings, settings, given),
-            unseen=self.unseen,
-            align=align,
-            first_line=first_line,
-            progress=progress,
-        )
+        notes = self._new_notes()
+        with self.runtime.applied():
+            found = translate(
+                self.module,
+                self.source_tokenizer,
+                self.tokenizer,
+                lines,
+                merge_settings(TranslateSettings, settings, given),
+                unseen=self.unseen,
+                align=align,
+                first_line=first_line,
+                progress=progress,
+            )
         cut = [number for number, best in enumerate(found, start=first_line + 1) if any(one.truncated for one in best)]
-        self.notes = [_cut_lines(cut, self.config.context)] if cut else []
+        if cut:
+            notes.append(_cut_lines(cut, self.config.context))
         return found
 
     def loss(self, sources: Sequence[str], targets: Sequence[str]) -> Evaluation:
@@ -119,6 +124,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         The loss of a pair does not depend on the other pairs. Raises `DataError` for no pairs or unequal counts, and
         `GenerationError` for a pair that does not fit the context.
         """
+        self._new_notes()
         _check_counts(sources, targets)
         rows = [self._rows(source, target) for source, target in zip(sources, targets, strict=True)]
         context = self.config.context
@@ -183,9 +189,10 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
             bos_id=self.tokenizer.bos_id,
         )
         n_bytes = sum(len(target.encode("utf-8")) for target in targets)
-        runtime = Runtime(self.module.embedding.weight.device, torch.float32, torch.get_num_threads())
+        runtime = Runtime(self.module.embedding.weight.device, torch.float32, self.runtime.threads)
         n_tokens = sum(len(target) for _, target in rows)
-        result = evaluate(self.module, batches, runtime, bytes_per_token=n_bytes / n_tokens or math.nan)
+        with self.runtime.applied():
+            result = evaluate(self.module, batches, runtime, bytes_per_token=n_bytes / n_tokens or math.nan)
         if math.isnan(result.nats):
             raise GenerationError(
                 "the model's output is NaN",

@@ -76,6 +76,8 @@ def evaluate(
         assert pairs is not None
         sources, references = _read_records(pairs, source_field, target_field, encoding)
     translator = api.load_translator(model, device=device, threads=threads)
+    for note in translator.loading_notes:
+        print_note(note)
     with Live(stderr()) as live:
         report = translator.evaluate(
             sources,

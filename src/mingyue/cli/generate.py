@@ -51,6 +51,8 @@ def generate(
     from mingyue import api
 
     loaded = api.load(model, device=device, threads=threads)
+    for note in loaded.loading_notes:
+        print_note(note)
     if stream and not json and not logprobs and len(prompts) * settings.samples == 1:
         events = loaded.events(prompts, settings)
         n_shown = len(loaded.notes)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mingyue.cli.arguments import JsonTable, ModelFolder
-from mingyue.cli.screen import show, table, write, write_json
+from mingyue.cli.screen import print_note, show, table, write, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +27,8 @@ def info(
     from mingyue import api
 
     found = api.info(path)
+    for note in found.notes:
+        print_note(note)
     if json:
         write_json(found.to_dict())
         return

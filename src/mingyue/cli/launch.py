@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK
 from mingyue.errors import TrainingError
-from mingyue.runtime import processes
+from mingyue.runtime import LAUNCH_FOLDER, processes
 
 if TYPE_CHECKING:
     from mingyue.api import RunResult
     from mingyue.config import RunSettings
     from mingyue.training import Observer
 
-_FOLDER = "MINGYUE_LAUNCH"
 """Environment variable: folder in which the processes of `--nproc` leave their exit codes."""
 _SECONDS_TO_END = 20
 """Time for the other processes to end after a worker failure, before they are killed."""
@@ -36,7 +35,7 @@ _SECONDS_TO_END = 20
 
 def is_launched() -> bool:
     """Whether this process was started by `--nproc`."""
-    return _FOLDER in os.environ
+    return LAUNCH_FOLDER in os.environ
 
 
 def hand_over(code: int) -> int:
@@ -44,7 +43,7 @@ def hand_over(code: int) -> int:
     if not is_launched():
         return code
     place = processes()
-    (Path(os.environ[_FOLDER]) / f"{place.restarts}-{place.rank}").write_text(str(code), encoding="ascii")
+    (Path(os.environ[LAUNCH_FOLDER]) / f"{place.restarts}-{place.rank}").write_text(str(code), encoding="ascii")
     return code if code == FAULT else OK
 
 
@@ -103,13 +102,13 @@ def launch(settings: RunSettings, folder: str | Path) -> int:
         signals_to_handle="SIGHUP",
     )
     with tempfile.TemporaryDirectory(prefix="mingyue-") as handed, _signals_passed_on():
-        os.environ[_FOLDER] = handed
+        os.environ[LAUNCH_FOLDER] = handed
         try:
             elastic_launch(config, sys.executable)("-m", "mingyue", *ARGUMENTS.get())
         except ChildFailedError as error:
             return _explain(error.failures, _codes(Path(handed)), settings, folder)
         finally:
-            del os.environ[_FOLDER]
+            del os.environ[LAUNCH_FOLDER]
         return _codes(Path(handed)).get(0, OK)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK, PIPE_CLOSED, USAGE
 from mingyue.errors import LostRankError, MingyueError
-from mingyue.runtime import processes
+from mingyue.runtime import OWNS_PROCESS, processes
 
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
@@ -33,6 +33,7 @@ _SECONDS_TO_BE_STOPPED = 10.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: those of the process); returns the exit code."""
     ARGUMENTS.set(tuple(sys.argv[1:] if arguments is None else arguments))
+    OWNS_PROCESS.set(arguments is None)
     tokens, debug = _take_debug(ARGUMENTS.get())
     _never_fail_to_encode()
     try:

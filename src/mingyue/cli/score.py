@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads
-from mingyue.cli.screen import show, table, write, write_json
+from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect
 from mingyue.errors import SettingsError
 
@@ -47,6 +47,8 @@ def score(
     from mingyue import api
 
     loaded = api.load(model, device=device, threads=threads)
+    for note in loaded.loading_notes:
+        print_note(note)
     for number, one in enumerate(given):
         result = loaded.score(one.text, stride=stride)
         if json:

@@ -68,6 +68,8 @@ def translate(
     from mingyue import api
 
     translator = api.load_translator(model, device=device, threads=threads)
+    for note in translator.loading_notes:
+        print_note(note)
     if typed:
         print_note("Type a line to translate. Ctrl-D ends.")
     size = 1 if typed or settings.batch_size == 1 else _BATCHES_AHEAD * settings.batch_size

@@ -40,9 +40,9 @@ class GenerateSettings(Settings):
     samples: Annotated[int, Field(ge=1)] = 1
     """Number of samples for each prompt."""
     batch_size: Annotated[int, Field(ge=1)] = 16
-    """Largest number of texts generated at once; changes the speed, never the text."""
+    """Largest number of texts generated at once; changes the speed, and the text only at near-ties."""
     prefill_chunk: Annotated[int, Field(ge=1)] = 512
-    """Largest number of prompt tokens in one forward pass; changes the memory, never the text."""
+    """Largest number of prompt tokens in one forward pass; changes the memory, and the text only at near-ties."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

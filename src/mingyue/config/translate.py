@@ -34,7 +34,7 @@ class TranslateSettings(Settings):
     seed: Annotated[int, Field(ge=0)] = 1
     """With sample: seed; each sample of each line has its own random stream, whatever the batch."""
     batch_size: Annotated[int, Field(ge=1)] = 64
-    """Largest number of lines translated at once; changes the speed, never the text."""
+    """Largest number of lines translated at once; changes the speed, and the text only at near-ties."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -77,7 +77,9 @@ def stream(
     `starts_with_bos`: whether BOS precedes each prompt, as in the model's training data. An empty prompt is then BOS
     alone; otherwise `begin_id` is read in its place, a token that occurs in the training text. `unseen`: ids that do
     not occur there, which are generated only with `allow_unseen`. The text depends on the prompt, its index and the
-    settings, never on the batch or on `use_cache` (False reads the whole window again for every token).
+    settings, not on the batch or on `use_cache` (False reads the whole window again for every token). The exception are
+    near-ties: sums are rounded differently, and tokens within about 1e-6 nats of each other or of the limit of top-p
+    may change places.
 
     `note` receives sentences for the user: a prompt longer than the context, a text that becomes longer than it; each
     at most once. `window_start` defines what the model reads then.

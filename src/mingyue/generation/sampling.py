@@ -10,7 +10,7 @@ The steps, each applied to the result of the one before:
 6. min-p;
 7. one uniform number picks a token from the cumulative distribution, in the order of ids.
 
-The number is a pure function of (seed, prompt, sample, position), so the rest of the batch changes nothing.
+The number is a pure function of (seed, prompt, sample, position), so the rest of the batch changes no draw.
 """
 
 from __future__ import annotations

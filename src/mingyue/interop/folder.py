@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from mingyue.config import ModelConfig
 from mingyue.errors import InteropError
 from mingyue.files import explain_os_error, write_bytes_atomically, write_text_atomically
 from mingyue.interop.families import from_hf_state, to_hf_state
+from mingyue.models import first_not_finite, read_weights_file
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -30,6 +31,8 @@ def load_hf_folder(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
         raise InteropError(f"{folder} is not a folder")
     theirs = _read_json(folder / CONFIG)
     tensors = _read_weights(folder)
+    if (name := first_not_finite(tensors)) is not None:
+        raise InteropError(f"{folder}: tensor {name} holds NaN or infinity")
     try:
         return from_hf_state(theirs, tensors)
     except InteropError as error:
@@ -87,9 +90,10 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 def _read_file(path: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError) as error:
+        return read_weights_file(path)
+    except OSError as error:
+        raise InteropError(f"{path} cannot be read: {error.strerror or error}") from error
+    except SafetensorError as error:
         raise InteropError(f"{path} is damaged: {error}", advice="Copy it again.") from error
 
 

@@ -15,7 +15,7 @@ from mingyue import __version__
 from mingyue.bundle import save_bundle
 from mingyue.config import DEFAULT_MINUTES, EncoderDecoderConfig, ModelConfig, TrainSettings
 from mingyue.inspection import Subject
-from mingyue.models import Transformer, build_model, make_model
+from mingyue.models import Transformer, build_model, empty_model, make_model
 from mingyue.runs.verdict import Outcome
 from mingyue.runs.watching import Watcher, check_watched
 from mingyue.runtime import Runtime, processes
@@ -139,8 +139,7 @@ class Run(ABC, Generic[Config, Batches]):
         free = free_memory(self.context.runtime.device, processes=processes().local_size)
         check_memory(self.settings, self.memory, free)
         if self.settings.run.watch:
-            with torch.device("meta"):
-                check_watched(self._subject(make_model(self.config)), self.settings.run.watch)
+            check_watched(self._subject(empty_model(self.config)), self.settings.run.watch)
 
     def memory(self, settings: TrainSettings) -> int:
         """Peak bytes of a step with these settings, which may differ from the run's."""

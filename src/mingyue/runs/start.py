@@ -9,15 +9,18 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mingyue.bundle import read_training
 from mingyue.config import TrainSettings, refuse_other_kind
 from mingyue.errors import CheckpointError, DataError, MingyueError, SettingsError, TrainingError
+from mingyue.models import UnreadableModelError
 from mingyue.runs.pair_run import PairRun
 from mingyue.runs.paths import run_path
 from mingyue.runs.processes import check_processes, fitting_threads, note_launch, was_started_by_this_launch
 from mingyue.runs.run import RunContext
 from mingyue.runs.text_run import TextRun
-from mingyue.runtime import choose_runtime, processes
+from mingyue.runtime import Runtime, choose_runtime, processes, random_state_kept
 from mingyue.training import Clock, Observer, RunFolder, changed_settings, read_log
 from mingyue.training.distributed import Ranks, join
 from mingyue.training.recipes import with_recipe
@@ -56,7 +59,7 @@ def new_run(settings: TrainSettings, observer: Observer | None, clock: Clock) ->
             return
         runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
         folder, notes = ranks.on_main(lambda: RunFolder.create(path, settings)) or (RunFolder(path), [])
-        with folder if ranks.is_main else nullcontext():
+        with folder if ranks.is_main else nullcontext(), _within(runtime):
             context = RunContext(folder=folder, runtime=runtime, clock=clock, observer=observer, ranks=ranks)
             prepared = ranks.on_main(lambda: _prepare(settings, context, notes))
             complete = _share_settings(None if prepared is None else prepared.settings, ranks)
@@ -80,10 +83,18 @@ def resumed_run(
             context = RunContext(
                 folder=folder, runtime=runtime, clock=clock, observer=observer, ranks=ranks, resume=True
             )
-            loaded = ranks.on_main(lambda: _load(settings, context))
-            run = ranks.together(lambda: loaded or _kind(settings).load(settings, context))
-            ranks.together(run.check)
-            yield run
+            with _within(runtime):
+                loaded = ranks.on_main(lambda: _load(settings, context))
+                run = ranks.together(lambda: loaded or _kind(settings).load(settings, context))
+                ranks.together(run.check)
+                yield run
+
+
+@contextmanager
+def _within(runtime: Runtime) -> Generator[None]:
+    """The process as a run needs it; afterwards as the caller had it."""
+    with runtime.applied(), random_state_kept(runtime.device), torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 def _kind(settings: TrainSettings) -> type[TextRun] | type[PairRun]:
@@ -211,6 +222,8 @@ def _has_model_of(folder: RunFolder, end: dict[str, Any], observer: Observer) ->
         return False
     try:
         card = read_training(folder.model)
+    except UnreadableModelError:
+        raise  # not damaged: it must not be renamed
     except MingyueError as error:
         aside = set_aside(folder.model)
         observer.on_note(f"{error.message}. The model was set aside as {aside.name}, and is written again.")

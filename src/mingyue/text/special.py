@@ -72,8 +72,8 @@ class SpecialTokens:
 def with_special_tokens(spec: Spec, source: str) -> SpecialTokens:
     """Find PAD, BOS and EOS of a foreign tokenizer.json by their names; returns a copy that has all of them.
 
-    Truncation and padding are switched off: they would lose text or add ids. A missing special token is added after
-    the last id. Raises `TokenizerError` if the library refuses that.
+    Truncation, padding and BPE dropout are switched off: they would lose text, add ids or draw them at random. A
+    missing special token is added after the last id. Raises `TokenizerError` if the library refuses that.
     """
     backend = load_backend(spec, source)
     added = [dict(entry) for entry in spec.get("added_tokens") or []]
@@ -95,6 +95,9 @@ def with_special_tokens(spec: Spec, source: str) -> SpecialTokens:
         entry["special"] = True
     added.sort(key=lambda entry: entry["id"])
     complete = {**spec, "truncation": None, "padding": None, "added_tokens": added}
+    if dropout := spec["model"].get("dropout"):
+        complete["model"] = {**spec["model"], "dropout": None}
+        notes.append(f"BPE dropout {dropout} switched off: a text always has the same ids")
     if complete != spec:
         backend = load_backend(complete, source)
     for role, index in ids.items():

@@ -11,9 +11,12 @@ from mingyue.errors import TokenizerError
 from mingyue.files import write_text_atomically
 from mingyue.text import spec as specs
 from mingyue.text.encoders import Ids, Progress, encoder_of
+from mingyue.text.normalizer import lost_by_normalizer
 from mingyue.text.special import load_backend, parse, with_special_tokens
 from mingyue.text.stream import StreamDecoder
 from mingyue.text.token_bytes import token_bytes_of
+
+_MOST_IDS = 1 << 22  # tables have an entry for each id up to the highest, and files can name any
 
 
 class Tokenizer:
@@ -28,6 +31,7 @@ class Tokenizer:
         special_ids: these, and in a given tokenizer any other special ones; they decode to nothing.
         fingerprint: sha256 (hex) of the tokenizer.json in canonical form.
         notes: for the user: what had to be added to a given tokenizer.json, and what it cannot encode.
+        losses: the notes about text that a given tokenizer.json reads as another text.
     """
 
     kind: specs.Kind
@@ -38,6 +42,7 @@ class Tokenizer:
     special_ids: frozenset[int]
     fingerprint: str
     notes: tuple[str, ...]
+    losses: tuple[str, ...] = ()
 
     def __init__(self, spec: specs.Spec, *, source: str = "the tokenizer") -> None:
         """From the parsed content of a tokenizer.json; `source` names it in errors (`TokenizerError`)."""
@@ -46,14 +51,21 @@ class Tokenizer:
             found = with_special_tokens(spec, source)
             spec, backend = found.spec, found.backend
             self.pad_id, self.bos_id, self.eos_id = (found.ids[role] for role in ("pad", "bos", "eos"))
-            self.notes = (*found.notes, *_gaps(spec))
+            self.losses = tuple(lost_by_normalizer(backend))
+            self.notes = (*found.notes, *self.losses, *_gaps(spec))
         else:
             backend = load_backend(spec, source)
             self.pad_id, self.bos_id, self.eos_id = specs.PAD, specs.BOS, specs.EOS
             self.notes = ()
+        highest = max(backend.get_vocab(with_added_tokens=True).values())
+        if highest >= _MOST_IDS:
+            raise TokenizerError(
+                f"{source}: the highest id is {highest:,}; a tokenizer has at most {_MOST_IDS:,} ids, 0 included",
+                advice="The file is damaged, or it is not the vocabulary of a language model.",
+            )
         self._spec = spec
         self._backend = backend
-        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        self.vocab_size = highest + 1
         self.special_ids = frozenset(entry["id"] for entry in spec["added_tokens"] if entry["special"])
         self.fingerprint = specs.fingerprint(spec)
         self._encoder = encoder_of(self.kind, spec, backend)

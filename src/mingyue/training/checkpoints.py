@@ -7,11 +7,13 @@
 A sharded run writes a few files for each rank instead of the first two (`sharded_checkpoints`); both are read here.
 
 A checkpoint is written under a temporary name, flushed to the disk and renamed. It is tensors and JSON: reading it
-executes nothing. A damaged one is detected by its checksums and set aside, and the one before is used.
+executes nothing. A damaged one is detected by its checksums, and the one before is used; a run that is resumed sets the
+damaged one aside, a program that only reads changes nothing.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -22,16 +24,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from mingyue.errors import CheckpointError, TrainingError
-from mingyue.files import checksum_of, sha256_of, sync_folder
+from mingyue.files import checksum_of, sha256_of, share_as_folder, sync_folder
+from mingyue.models import first_not_finite, read_weights_file
 from mingyue.training.sharded_files import read_whole
 from mingyue.training.storage import TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
 
 FORMAT = 1
 _MODEL, _OPTIMISER, _STATE = "model.safetensors", "optimiser.safetensors", "state.json"
 _PREFIX = "step-"
+_LOST = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, getattr(errno, "EUCLEAN", errno.EIO)}
+"""Errors of reading that mean damage. After any other (permission denied, too many open files) the file is intact."""
 
 
 class DamagedCheckpointError(CheckpointError):
@@ -62,9 +68,13 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of all checkpoints in ascending order, sound or not."""
-        if not self.folder.is_dir():
+        try:
+            found = [path.name for path in self.folder.iterdir() if path.name.startswith(_PREFIX) and path.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        numbers = (path.name.removeprefix(_PREFIX) for path in self.folder.glob(f"{_PREFIX}*") if path.is_dir())
+        except OSError as error:
+            raise _unreadable(self.folder, error) from error
+        numbers = (name.removeprefix(_PREFIX) for name in found)
         return sorted(int(number) for number in numbers if number.isdigit())
 
     def path(self, step: int) -> Path:
@@ -109,27 +119,50 @@ class Checkpoints:
 
     def load(self, step: int) -> Checkpoint:
         """Read a checkpoint. Raises `CheckpointError` that names the file that is missing or damaged."""
-        folder = self.path(step)
+        (model, optimiser), run = self._read(step, _MODEL, _OPTIMISER)
+        return Checkpoint(step, model, optimiser, run)
+
+    def load_weights(self, step: int) -> dict[str, torch.Tensor]:
+        """The weights of a checkpoint, without the state of the optimisers. Raises as `load`."""
+        return self._read(step, _MODEL)[0][0]
+
+    def _read(self, step: int, *names: str) -> tuple[list[dict[str, torch.Tensor]], dict[str, Any]]:
+        """The tensors of each file and the state of the run; a sharded checkpoint is always read whole."""
         state = self.read_state(step)
-        for name, expected in state["checksums"].items():
-            self.check_file(step, name, expected)
-        if _MODEL in state["checksums"]:
-            return Checkpoint(step, load_file(folder / _MODEL), load_file(folder / _OPTIMISER), state["run"])
-        return Checkpoint(step, *read_whole(folder), state["run"])
+        checksums = state["checksums"]
+        whole = _MODEL not in checksums
+        for name in checksums if whole else names:
+            self.check_file(step, name, checksums[name])
+        found = list(read_whole(self.path(step))) if whole else [self._tensors(step, name) for name in names]
+        if (name := first_not_finite(found[0])) is not None:
+            raise DamagedCheckpointError(f"{self.path(step)} is damaged: the weight {name} is not finite")
+        return found, state["run"]
+
+    def _tensors(self, step: int, name: str) -> dict[str, torch.Tensor]:
+        path = self.path(step) / name
+        try:
+            return read_weights_file(path)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        except SafetensorError as error:
+            raise DamagedCheckpointError(f"{path} is damaged: {error}") from error
 
     def read_state(self, step: int) -> dict[str, Any]:
         """The content of state.json. Raises `CheckpointError` as `load`."""
-        return _read_state(self.path(step))
+        try:
+            return _read_state(self.path(step))
+        except DamagedCheckpointError as error:
+            if isinstance(error.__cause__, OSError):
+                raise _unreadable(self.path(step) / _STATE, error.__cause__) from error.__cause__
+            raise
 
     def check_file(self, step: int, name: str, expected: str) -> None:
         """Raise `DamagedCheckpointError` if a file of a checkpoint is missing, or its SHA-256 is not `expected`."""
         path = self.path(step) / name
-        if not path.is_file():
-            raise DamagedCheckpointError(f"{path} is missing")
         try:
             found = sha256_of(path)
-        except OSError as error:  # an unreadable sector
-            raise DamagedCheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
         if found != expected:
             raise DamagedCheckpointError(
                 f"{path} is damaged: its SHA-256 is {found[:12]}…, {_STATE} says {expected[:12]}…",
@@ -138,8 +171,31 @@ class Checkpoints:
 
     def read_run(self, step: int) -> dict[str, Any]:
         """The state of the run in a checkpoint, without its tensors. Raises `CheckpointError` as `load`."""
-        run: dict[str, Any] = _read_state(self.path(step))["run"]
+        run: dict[str, Any] = self.read_state(step)["run"]
         return run
+
+    def load_best(self) -> tuple[int, dict[str, torch.Tensor], list[str]]:
+        """(step, weights, a sentence about each damaged one) of the best checkpoint, or of the latest sound one.
+
+        For programs that only read: nothing on the disk is changed, and a run may save and prune meanwhile. Raises
+        `CheckpointError` as `load_latest`.
+        """
+        steps = self.steps()
+        notes: list[str] = []
+        for latest in reversed(steps):
+            try:
+                best = self.read_run(latest)["counters"]["best_step"]
+            except DamagedCheckpointError as error:
+                notes.append(f"{error.message}. The checkpoint before it is used.")
+                continue
+            for step in dict.fromkeys([latest if best is None else best, latest]):
+                try:
+                    return step, self.load_weights(step), notes
+                except DamagedCheckpointError as error:
+                    notes.append(f"{error.message}. Another checkpoint is used.")
+        if self.steps() != steps:  # pruned while they were read
+            return self.load_best()
+        raise self._none_sound(notes)
 
     def load_latest(self) -> tuple[Checkpoint, list[str]]:
         """The latest sound checkpoint, and a sentence about each damaged one that was set aside.
@@ -154,8 +210,11 @@ class Checkpoints:
                 notes.append(
                     f"{error.message}. It was set aside as {self._set_aside(step)}; the checkpoint before it is used."
                 )
+        raise self._none_sound(notes)
+
+    def _none_sound(self, notes: list[str]) -> CheckpointError:
         message = f"{self.folder} holds no sound checkpoint"
-        raise CheckpointError("\n".join([message, *notes]), advice="Start the run again with `mingyue train`.")
+        return CheckpointError("\n".join([message, *notes]), advice="Start the run again with `mingyue train`.")
 
     def sweep(self) -> list[str]:
         """Remove the remains of an interrupted save or removal; returns their names."""
@@ -179,15 +238,25 @@ class Checkpoints:
 
 def check_finite(weights: Mapping[str, torch.Tensor], step: int) -> None:
     """Raise `TrainingError` that names the first weight that is not finite."""
-    for name, weight in weights.items():
-        if not bool(torch.isfinite(weight).all()):
-            raise TrainingError(
-                f"the weight {name} is not finite after step {step}: it is not saved",
-                advice=(
-                    "The last checkpoint is good. Resume it with lower rates (--learning-rate, --muon-learning-rate), "
-                    "a longer --warmup, or --dtype fp32."
-                ),
-            )
+    if (name := first_not_finite(weights)) is not None:
+        raise TrainingError(
+            f"the weight {name} is not finite after step {step}: it is not saved",
+            advice=(
+                "The last checkpoint is good. Resume it with lower rates (--learning-rate, --muon-learning-rate), "
+                "a longer --warmup, or --dtype fp32."
+            ),
+        )
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointError:
+    """The error for a file of a checkpoint that cannot be read: a `DamagedCheckpointError` only if it is lost."""
+    if isinstance(error, FileNotFoundError):
+        return DamagedCheckpointError(f"{path} is missing")
+    message = f"{path} cannot be read: {error.strerror or error}"
+    if error.errno in _LOST:
+        return DamagedCheckpointError(message)
+    advice = "Ask its owner for permission to read it." if isinstance(error, PermissionError) else "Try again."
+    return CheckpointError(message, advice=advice)
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> dict[str, str]:
@@ -195,6 +264,7 @@ def _write(folder: Path, checkpoint: Checkpoint) -> dict[str, str]:
     save_file(_plain(checkpoint.model), folder / _MODEL, metadata={"format": "pt"})
     save_file(_plain(checkpoint.optimiser), folder / _OPTIMISER)
     for name in (_MODEL, _OPTIMISER):
+        share_as_folder(folder / name)
         sync_file(folder / name)
     return {name: sha256_of(folder / name) for name in (_MODEL, _OPTIMISER)}
 

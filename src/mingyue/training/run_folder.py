@@ -221,6 +221,8 @@ class RunFolder:
                 if isinstance(found, dict) and {"key", "plan"} <= set(found) and seal_holds(found):
                     return found
                 damage = "is damaged: its checksum does not fit its content"
+            except PermissionError as error:
+                raise CheckpointError(f"{path} cannot be read: permission denied") from error
             except (OSError, ValueError) as error:
                 damage = f"cannot be read: {error}"
             damage += f". It was set aside as {set_aside(path).name}"

@@ -1,0 +1,195 @@
+"""Weights in safetensors files: read into memory of this process, and checked before a model is made of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from mingyue.config import EncoderDecoderConfig
+from mingyue.errors import BundleError
+from mingyue.models.build import Transformer, TransformerConfig, empty_model, table_bytes
+from mingyue.models.sizes import sizes
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_LENGTH_BYTES = 8  # of the header, at the start of the file
+_SMALL = 1 << 20  # parameters for which a wrong tensor is named, however small the file is
+
+
+class UnreadableModelError(BundleError):
+    """The system does not let us read a file of a model folder, which may be intact."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor of a file, from its header."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    start: int
+    """First byte of the tensor in the file."""
+    n_bytes: int
+
+
+class WeightsFile:
+    """An open safetensors file. A context manager.
+
+    Its tensors are copied, not mapped: the file may be cut or replaced while they are in use, and a map of a file that
+    becomes shorter ends the process (SIGBUS). Raises `OSError` if the file cannot be opened or read, and
+    `SafetensorError` if it is damaged: for one, if its header does not match its size.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] = path.open("rb")
+        try:
+            self.stored = self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> WeightsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, name: str) -> Tensor:
+        """The tensor of that name."""
+        found = self.stored[name]
+        raw = torch.empty(found.n_bytes, dtype=torch.uint8, device="cpu")
+        self._file.seek(found.start)
+        got = self._file.readinto(raw.numpy()) if found.n_bytes else 0  # type: ignore[attr-defined]
+        if got != found.n_bytes:
+            raise SafetensorError(f"it became shorter while it was read: tensor {name} ends after {got:,} bytes")
+        return raw.view(found.dtype).reshape(found.shape)
+
+    def _read_header(self) -> dict[str, Stored]:
+        with safe_open(self._path, framework="pt"):
+            pass  # the library checks that the header describes exactly the bytes of the file
+        length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
+        size = os.fstat(self._file.fileno()).st_size
+        try:
+            entries = json.loads(self._file.read(length))
+            entries.pop("__metadata__", None)
+            stored = {name: _stored(entry, _LENGTH_BYTES + length) for name, entry in entries.items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SafetensorError(f"its header cannot be read: {error}") from error
+        if any(one.start + one.n_bytes > size for one in stored.values()):
+            raise SafetensorError("it became shorter while it was read")
+        return stored
+
+
+def _stored(entry: Mapping[str, object], offset: int) -> Stored:
+    name, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]  # type: ignore[misc]
+    if name not in _DTYPES:
+        raise ValueError(f"number format {name} is not known")
+    return Stored(tuple(shape), _DTYPES[name], offset + first, last - first)  # type: ignore[index,arg-type]
+
+
+def read_weights_file(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file. Raises as `WeightsFile`."""
+    with WeightsFile(path) as file:
+        return {name: file.read(name) for name in file.stored}
+
+
+def first_not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor that holds NaN or an infinity; None if all are finite."""
+    return next((name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())), None)
+
+
+def cannot_read(path: Path, error: OSError) -> UnreadableModelError:
+    """The error for a file of a model folder."""
+    advice = "Ask its owner for permission to read it." if isinstance(error, PermissionError) else None
+    return UnreadableModelError(f"{path} cannot be read: {error.strerror or error}", advice=advice)
+
+
+def read_model(
+    path: Path, config: TransformerConfig, *, device: torch.device | str
+) -> tuple[Transformer, tuple[str, ...]]:
+    """(the model of `config` with the weights of a safetensors file, in evaluation mode; notes about conversions).
+
+    What the config asks for is compared with the file before memory is taken for it. Raises `BundleError` that names
+    the first tensor that is missing, unexpected, of a wrong shape, not of real numbers, or not finite.
+    """
+    try:
+        with WeightsFile(path) as file:
+            _check_sizes(path, file, config)
+            model = empty_model(config, device)
+            _check_header(path, file, model)
+            weights = {name: file.read(name) for name in file.stored}
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except SafetensorError as error:
+        raise BundleError(f"{path} is damaged: {error}", advice="Copy it again, or use another checkpoint.") from error
+    converted = [name for name, weight in weights.items() if weight.dtype is not torch.float32]
+    notes = []
+    if converted:
+        kind, others = _name_of(weights[converted[0]].dtype), len(converted) - 1
+        also = f" and {others:,} more" if others else ""
+        notes.append(f"Tensor {converted[0]} ({kind}){also} was converted to float32.")
+    weights |= {name: weights[name].float() for name in converted}
+    if (name := first_not_finite(weights)) is not None:
+        raise BundleError(
+            f"{path}: tensor {name} holds NaN or infinity",
+            advice="The model was damaged, or it was saved after training diverged: use an earlier one.",
+        )
+    model.load_state_dict({name: weight.to(device) for name, weight in weights.items()}, strict=True, assign=True)
+    return model.eval(), tuple(notes)
+
+
+def _check_sizes(path: Path, file: WeightsFile, config: TransformerConfig) -> None:
+    """Refuse a config that asks for far more than the file holds, or for tables that do not fit into memory."""
+    layers = config.n_layers + (config.n_encoder_layers if isinstance(config, EncoderDecoderConfig) else 0)
+    if layers > len(file.stored):
+        raise BundleError(f"{path} holds {len(file.stored):,} tensors, too few for the {layers:,} layers of the config")
+    asked, held = sizes(config).parameters, sum(math.prod(one.shape) for one in file.stored.values())
+    if asked > 2 * held + _SMALL:
+        raise BundleError(f"{path} holds {held:,} parameters, the config asks for {asked:,}")
+    needed, free = table_bytes(config), psutil.virtual_memory().available
+    if needed > free:
+        raise BundleError(
+            f"{path.with_name('config.json')}: the positions of a context of {config.context:,} need "
+            f"{needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
+        )
+
+
+def _check_header(path: Path, file: WeightsFile, model: Transformer) -> None:
+    expected = model.state_dict()
+    for name, tensor in expected.items():
+        if name not in file.stored:
+            raise BundleError(f"{path}: tensor {name} {list(tensor.shape)} is missing")
+    for name in sorted(set(file.stored) - set(expected)):
+        raise BundleError(f"{path}: tensor {name} does not belong to this model")
+    for name, tensor in expected.items():
+        found = file.stored[name]
+        if found.shape != tuple(tensor.shape):
+            raise BundleError(f"{path}: tensor {name} is {list(found.shape)}, the config asks for {list(tensor.shape)}")
+        if not found.dtype.is_floating_point:
+            raise BundleError(f"{path}: tensor {name} is of {_name_of(found.dtype)}, and weights are real numbers")
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
