@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Finding, Measurement, Number, Size, Verdict
-from mingyue.errors import DataError
+from mingyue.errors import DataError, FormatError
 from mingyue.files import write_text_atomically
+from mingyue.parsing import read_json_object
 from mingyue.words import Words
 
 _FORMAT = 1
@@ -112,12 +113,9 @@ class Result:
     def load(cls, path: Path) -> Result:
         """Read it. Raises `DataError` for a file that is not one."""
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            return cls.from_dict(read_json_object(path))
+        except (OSError, FormatError) as error:
             raise DataError(f"{path} cannot be read: {error}") from None
-        if not isinstance(value, dict):
-            raise DataError(f"{path} is not the result of a claim")
-        return cls.from_dict(value)
 
 
 def _spelled(value: float) -> float | str:

@@ -189,7 +189,7 @@ def _nothing_trained(folder: RunFolder) -> CheckpointError:
 def _refuse_if_done(folder: RunFolder, old: TrainSettings, new: TrainSettings, observer: Observer) -> None:
     """Raise `TrainingError` for a finished run whose budget is not larger now."""
     log = read_log(folder.metrics)
-    if not log or log[-1]["event"] != "end" or log[-1]["reason"] not in ("finished", "patience"):
+    if not log or log[-1]["event"] != "end" or log[-1].get("reason") not in ("finished", "patience"):
         return
     last, budget = log[-1], new.budget
     more = (

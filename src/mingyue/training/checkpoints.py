@@ -24,8 +24,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from mingyue.errors import CheckpointError, TrainingError
+from mingyue.errors import CheckpointError, FormatError, TrainingError
 from mingyue.files import checksum_of, sha256_of, sync_folder
+from mingyue.parsing import read_json_object, take
 from mingyue.training.sharded_files import read_whole
 from mingyue.training.storage import TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
 
@@ -220,10 +221,10 @@ def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _read_state(folder: Path) -> dict[str, Any]:
     path = folder / _STATE
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        state = read_json_object(path)
+    except (OSError, FormatError) as error:
         raise DamagedCheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
+    if not isinstance(state.get("format"), int):
         raise DamagedCheckpointError(f"{path} is not the state of a checkpoint")
     if state["format"] > FORMAT:
         raise CheckpointError(
@@ -232,4 +233,10 @@ def _read_state(folder: Path) -> dict[str, Any]:
         )
     if state.get("checksum") != checksum_of(state):
         raise DamagedCheckpointError(f"{path} is damaged: its checksum does not fit its content")
+    try:
+        take(state, "run", dict)
+        for name in take(state, "checksums", dict):
+            take(state["checksums"], name, str)
+    except FormatError as error:
+        raise DamagedCheckpointError(f"{path} is damaged: {error.message}") from None
     return state

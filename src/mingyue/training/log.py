@@ -20,9 +20,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from mingyue.errors import MissingExtraError
+from mingyue.errors import FormatError, MissingExtraError
 from mingyue.files import write_bytes_atomically
+from mingyue.parsing import as_object, parse_json, take
 from mingyue.training.storage import disk_errors, free_name
+
+_TYPES: dict[str, type] = {"event": str, "step": int, "tokens": int, "seconds": float}
+_TYPES_OF: dict[str, dict[str, type]] = {"evaluate": {"heldout_loss": float}, "end": {"reason": str}}
+"""Of the keys that are read again; a line with other types is damaged. (A number that is not finite is null.)"""
 
 
 class MetricsLog:
@@ -111,10 +116,13 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 def _event(line: bytes) -> dict[str, Any] | None:
     """The event of a line of the log; None for a damaged line."""
     try:
-        event = json.loads(line)
-    except ValueError:
+        event = as_object(parse_json(line))
+        for key, kind in {**_TYPES, **_TYPES_OF.get(take(event, "event", str), {})}.items():
+            if key in _TYPES or event.get(key) is not None:
+                take(event, key, kind)
+    except FormatError:
         return None
-    return event if isinstance(event, dict) and set(event) >= {"event", "step", "tokens", "seconds"} else None
+    return event
 
 
 class Board:

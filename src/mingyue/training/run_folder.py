@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +22,9 @@ from typing import IO, Any
 import tomli_w
 
 from mingyue.config import TrainSettings
-from mingyue.errors import CheckpointError, SettingsError
+from mingyue.errors import CheckpointError, FormatError, SettingsError
 from mingyue.files import seal_holds, sealed, write_text_atomically
+from mingyue.parsing import read_json_object, read_toml, take
 from mingyue.training.checkpoints import Checkpoints, DamagedCheckpointError
 from mingyue.training.log import read_log
 from mingyue.training.storage import disk_errors, free_name, remove_folder, set_aside, swept
@@ -174,10 +174,10 @@ class RunFolder:
         if not self.settings_path.is_file():
             return self._settings_of_latest()[1]
         try:
-            values = tomllib.loads(self.settings_path.read_text(encoding="utf-8"))
+            values = read_toml(self.settings_path)
             if not values:
                 raise ValueError("there is nothing in it")
-        except (OSError, ValueError) as error:  # neither text nor TOML, or empty
+        except (OSError, ValueError) as error:  # not TOML, or empty
             raise SettingsError(
                 f"{self.settings_path} cannot be read: {error}",
                 advice="Correct it, or delete it: `mingyue resume` then takes the settings from the latest checkpoint.",
@@ -217,11 +217,13 @@ class RunFolder:
         damage = "is missing"
         if path.is_file():
             try:
-                found = json.loads(path.read_text(encoding="utf-8"))
-                if isinstance(found, dict) and {"key", "plan"} <= set(found) and seal_holds(found):
+                found = read_json_object(path)
+                if seal_holds(found):
+                    take(found, "key", str)
+                    take(found, "plan", dict)
                     return found
                 damage = "is damaged: its checksum does not fit its content"
-            except (OSError, ValueError) as error:
+            except (OSError, FormatError) as error:
                 damage = f"cannot be read: {error}"
             damage += f". It was set aside as {set_aside(path).name}"
         plans = [line for line in read_log(self.metrics) if line["event"] == "plan"]
