@@ -32,7 +32,7 @@ LAYERS = (
     {"serve", "claims"},
     {"cli"},
 )
-NEIGHBOURS = {("config", "files"), ("config", "runtime"), ("runtime", "files")}
+NEIGHBOURS = {("config", "files"), ("runtime", "config"), ("runtime", "files")}
 FORBIDDEN = {("training", "generation"), ("training", "scoring"), ("training", "inspection"), ("data", "models")}
 NO_TORCH_AT_TOP = ("__init__", "__main__", "errors", "files", "parsing", "config", "runtime", "cli", "diagnostics")
 

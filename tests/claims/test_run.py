@@ -159,7 +159,7 @@ def test_a_process_that_dies_is_told_of_and_another_takes_its_place():
 
 
 def test_no_workers_are_refused():
-    with pytest.raises(SettingsError, match="workers 0"):
+    with pytest.raises(SettingsError, match="workers = 0"):
         run_claims(["variance"], Trial("small"), workers=0)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from mingyue.api.model import Model
 from mingyue.api.translator import Translator
 from mingyue.bundle import Bundle, load_bundle, read_bundle_config
-from mingyue.config import EncoderDecoderConfig, TrainSettings
+from mingyue.config import Count, EncoderDecoderConfig, TrainSettings, checked
 from mingyue.data import load_corpus, load_pairs
 from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, CheckpointError, DataError
@@ -160,7 +160,7 @@ def _load(
 ) -> tuple[Bundle[ModuleType], int | None]:
     """The bundle, and the step of its checkpoint where it is from a run that has not ended."""
     chosen = choose_runtime(device, "fp32", threads).device
-    found = find_model(path, step)
+    found = find_model(path, checked("step", step, Count | None))
     if isinstance(found, Path):
         return load_bundle(found, kind.model_class, device=chosen), None
     settings = found.read_settings()

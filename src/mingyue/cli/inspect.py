@@ -15,7 +15,7 @@ from mingyue.cli.live import Live
 from mingyue.cli.main import main
 from mingyue.cli.screen import language_of_system, print_note, show, stderr, stdout, table, write, write_json
 from mingyue.cli.texts import collect, without_final_newline
-from mingyue.config import nearest
+from mingyue.config import Workers, nearest
 from mingyue.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def __getattr__(name: str) -> Callable[..., None]:
             _keyword("language", Literal["en", "zh"] | None, _LANGUAGE),
             _keyword("json", bool, _JSON, default=False, show=command.make is not None),
             _keyword("device", str | None, _DEVICE),
-            _keyword("threads", int | None, _THREADS),
+            _keyword("threads", Workers | None, _THREADS),
         ]
     )
     return look

@@ -4,6 +4,7 @@ from mingyue.config.base import Settings, nearest
 from mingyue.config.data import DataSettings, PairSettings, TokenizerSettings
 from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, PartsConfig, RotaryScaling
+from mingyue.config.numbers import Count, Positive, Seed, Workers, checked
 from mingyue.config.setting import ResumeRule, Setting, setting_of
 from mingyue.config.train import (
     DEFAULT_MINUTES,
@@ -24,6 +25,7 @@ __all__ = [
     "DEFAULT_MINUTES",
     "BatchSettings",
     "BudgetSettings",
+    "Count",
     "DataSettings",
     "EncoderDecoderConfig",
     "GenerateSettings",
@@ -32,16 +34,20 @@ __all__ = [
     "OptimiserSettings",
     "PairSettings",
     "PartsConfig",
+    "Positive",
     "ResumeRule",
     "RotaryScaling",
     "RunSettings",
     "ScheduleSettings",
+    "Seed",
     "Setting",
     "Settings",
     "SizeSettings",
     "TokenizerSettings",
     "TrainSettings",
     "TranslateSettings",
+    "Workers",
+    "checked",
     "nearest",
     "one_budget",
     "refuse_other_kind",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from mingyue.config.base import Settings
-from mingyue.config.model import Positive
+from mingyue.config.numbers import Count, Positive, Probability
 from mingyue.config.setting import DATA, NEXT_EVALUATION, TOKEN_IDS, allowed, setting
 
 
@@ -32,7 +32,7 @@ class DataSettings(Settings):
     """Encoding of the files."""
     skip_bad: bool = setting(False, resume=DATA)
     """Skip records that cannot be read, count and report them, instead of stopping at the first."""
-    held_out: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(0.1, resume=DATA)
+    held_out: Probability = setting(0.1, resume=DATA)
     """Share of the data, taken from its end, that is never trained on."""
     attend_across_documents: bool = setting(True, kinds="text", resume=DATA)
     """Attention to earlier documents packed into the same window."""
@@ -61,9 +61,7 @@ class PairSettings(Settings):
     """One tokenizer and one embedding table for both sides (the paper, sections 3.4 and 5.1), or one for each."""
     keep_duplicates: bool = setting(False, kinds="pairs", resume=DATA)
     """Keep pairs that repeat an earlier pair word for word on both sides."""
-    bleu_lines: Annotated[int, Field(ge=0)] | None = setting(
-        None, kinds="pairs", resume=NEXT_EVALUATION, auto="at most 100"
-    )
+    bleu_lines: Count | None = setting(None, kinds="pairs", resume=NEXT_EVALUATION, auto="at most 100")
     """Number of validation pairs translated (greedily) for BLEU at each evaluation; 0 = none."""
     select: Literal["loss", "bleu"] = setting(
         "loss", kinds="pairs", resume=allowed("selects the best step from the next evaluation")
@@ -99,7 +97,9 @@ class TokenizerSettings(Settings):
 
     tokenizer: str | None = setting(None, resume=TOKEN_IDS, auto="char for text, bpe for pairs")
     """char, bpe, byte, or the path of a tokenizer.json."""
-    tokenizer_size: Annotated[int, Field(ge=259)] = setting(8192, resume=TOKEN_IDS, auto="8192; 4096 for pairs")
+    tokenizer_size: Annotated[int, Field(ge=259, le=10_000_000)] = setting(
+        8192, resume=TOKEN_IDS, auto="8192; 4096 for pairs"
+    )
     """Vocabulary size of a bpe tokenizer, in tokens, 256 bytes and 3 special tokens included."""
     min_count: Positive | None = setting(
         None, resume=TOKEN_IDS, auto="1; above 2048 characters the rarest 0.5 % of the text at most use it"

@@ -101,8 +101,14 @@ def _flat(metadata: Iterable[object]) -> list[object]:
 
 def _limits(metadata: Iterable[object]) -> list[str]:
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    found = [f"{signs[key]} {getattr(limit, key):g}" for limit in metadata for key in signs if hasattr(limit, key)]
+    found = [
+        f"{signs[key]} {_number(getattr(limit, key))}" for limit in metadata for key in signs if hasattr(limit, key)
+    ]
     return [", ".join(found)] if found else []
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _cell(text: str) -> str:
