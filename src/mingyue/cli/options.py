@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from mingyue import parsing
 from mingyue.cli.app import shown_default
-from mingyue.config import PairSettings, Setting, Settings, TrainSettings, one_budget, setting_of
+from mingyue.config import PairSettings, Setting, Settings, TrainSettings, meaning_of, one_budget, setting_of
 from mingyue.errors import FormatError, SettingsError
 
 _ALIASES = {"optimiser": "--optimizer"}
@@ -82,7 +82,7 @@ def _option(
     *,
     default: str,
 ) -> inspect.Parameter:
-    text = " ".join((info.description or "").split())
+    text = meaning_of(info)
     shown: Callable[[Any], str | None] | str = shown_default
     if (details := setting_of(info)) is not None:
         group = panel(details) or group

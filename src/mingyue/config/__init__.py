@@ -2,10 +2,11 @@
 
 from mingyue.config.base import Settings, nearest
 from mingyue.config.data import DataSettings, PairSettings, TokenizerSettings
+from mingyue.config.effect import refuse_other_kind, refuse_unused, unused
 from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, PartsConfig, RotaryScaling
 from mingyue.config.numbers import Count, Positive, Seed, Workers, checked
-from mingyue.config.setting import ResumeRule, Setting, setting_of
+from mingyue.config.setting import Needs, ResumeRule, Setting, meaning_of, setting_of
 from mingyue.config.train import (
     DEFAULT_MINUTES,
     BatchSettings,
@@ -17,7 +18,6 @@ from mingyue.config.train import (
     SizeSettings,
     TrainSettings,
     one_budget,
-    refuse_other_kind,
 )
 from mingyue.config.translate import TranslateSettings
 
@@ -31,6 +31,7 @@ __all__ = [
     "GenerateSettings",
     "ModelConfig",
     "ModelSettings",
+    "Needs",
     "OptimiserSettings",
     "PairSettings",
     "PartsConfig",
@@ -48,8 +49,11 @@ __all__ = [
     "TranslateSettings",
     "Workers",
     "checked",
+    "meaning_of",
     "nearest",
     "one_budget",
     "refuse_other_kind",
+    "refuse_unused",
     "setting_of",
+    "unused",
 ]

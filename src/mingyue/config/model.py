@@ -23,7 +23,7 @@ from mingyue.config.numbers import (
     Vocabulary,
     Width,
 )
-from mingyue.config.setting import CONFIG, WEIGHTS, declare, setting, setting_of
+from mingyue.config.setting import CONFIG, WEIGHTS, Needs, declare, setting, setting_of
 
 PositionKind = Literal["none", "learned", "sinusoidal", "rotary"]
 FeedForwardKind = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu"]
@@ -90,7 +90,10 @@ class ModelParts(Settings, Generic[Unset]):
     positions: PositionKind | Unset = setting("rotary", resume=WEIGHTS, auto=_PRESET)
     """Position encoding: none, a learned table, the paper's sinusoidal, or rotary."""
     rotary_base: PositiveFloat | Unset = setting(
-        10000.0, resume=WEIGHTS, auto="the context, at least 100; llama and pairs: 10,000"
+        10000.0,
+        resume=WEIGHTS,
+        auto="the context, at least 100; llama and pairs: 10,000",
+        needs=Needs("with --positions rotary", lambda run: run["positions"] == "rotary"),
     )
     """Base of the rotary angles."""
     feedforward: FeedForwardKind | Unset = setting("swiglu", resume=WEIGHTS, auto=_PRESET)

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
 from mingyue.config.base import Settings, nearest
-from mingyue.config.data import DataSettings, PairSettings, TokenizerSettings
+from mingyue.config.data import HELD_OUT, DataSettings, PairSettings, TokenizerSettings
 from mingyue.config.model import DecoderOnlyParts, ModelParts
 from mingyue.config.numbers import (
     Context,
@@ -37,16 +37,18 @@ from mingyue.config.setting import (
     OUTPUT,
     ROUNDING,
     WEIGHTS,
+    Needs,
     allowed,
     refused,
     setting,
-    setting_of,
 )
 from mingyue.errors import SettingsError
 
 PresetName = Literal["modern", "speed", "gpt2", "llama", "paper-base", "paper-big", "translate-small"]
 DEFAULT_MINUTES = 10.0
 """Budget of a run for which none is given."""
+_MUON = Needs("with --optimiser muon", lambda run: run["optimiser"] == "muon")
+_PROCESSES = Needs("in several processes (--nproc)", lambda run: run["nproc"] > 1)
 
 
 class SizeSettings(Settings):
@@ -113,7 +115,15 @@ class BatchSettings(Settings):
         auto="from the length of the run; pairs: 2048",
     )
     """Tokens of one optimiser step, over all micro-batches and ranks."""
-    micro_batch_tokens: Positive | None = setting(None, resume=ROUNDING, auto="chosen to fit; pairs: batch_tokens")
+    micro_batch_tokens: Positive | None = setting(
+        None,
+        resume=ROUNDING,
+        auto="chosen to fit; pairs: batch_tokens",
+        needs=Needs(
+            "up to --batch-tokens",
+            lambda run: run["batch_tokens"] is None or (run["micro_batch_tokens"] or 0) <= run["batch_tokens"],
+        ),
+    )
     """Tokens of one forward and backward pass; fewer than batch_tokens = gradient accumulation."""
     unseen_share: Annotated[float, Field(ge=0.0, le=0.5, allow_inf_nan=False)] = setting(0.001, resume=NEXT_STEP)
     """Share of the input tokens replaced in training by tokens that the training text does not use, so that an unknown
@@ -142,7 +152,7 @@ class OptimiserSettings(Settings):
     """muon: Muon for matrices, AdamW for embeddings, output layer, gains and biases; adamw: AdamW for all."""
     learning_rate: LearningRate | None = setting(None, resume=NEXT_STEP, auto="from width and optimiser")
     """Peak learning rate of AdamW."""
-    muon_learning_rate: LearningRate | None = setting(None, resume=NEXT_STEP, auto="from the width")
+    muon_learning_rate: LearningRate | None = setting(None, resume=NEXT_STEP, auto="from the width", needs=_MUON)
     """Peak learning rate of Muon."""
     weight_decay: Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)] = setting(0.1, resume=NEXT_STEP)
     """Decoupled weight decay of matrices; gains, biases and embeddings have none."""
@@ -152,7 +162,7 @@ class OptimiserSettings(Settings):
     """AdamW: decay of the second moment."""
     adam_eps: Epsilon = setting(1e-10, resume=NEXT_STEP)
     """AdamW: added to the root of the second moment."""
-    muon_momentum: Probability = setting(0.85, resume=NEXT_STEP, auto="0.85; 0.95 for pairs")
+    muon_momentum: Probability = setting(0.85, resume=NEXT_STEP, auto="0.85; 0.95 for pairs", needs=_MUON)
     """Muon: Nesterov momentum."""
     clip: NonNegative = setting(1.0, resume=NEXT_STEP)
     """Largest global norm of the gradient; 0 = no clipping."""
@@ -167,9 +177,15 @@ class ScheduleSettings(Settings):
     """wsd (warm-up, stable, decay to 0), cosine, paper (section 5.3: d_model^-0.5 · min(step^-0.5, …)), constant."""
     warmup: NonNegative = setting(0.02, resume=refused("a run warms up once, at its start"))
     """Warm-up: below 1 a share of all steps, from 1 on a number of steps."""
-    decay_share: Share = setting(0.5, resume=NEW_PLAN)
+    decay_share: Share = setting(
+        0.5, resume=NEW_PLAN, needs=Needs("with --schedule wsd", lambda run: run["schedule"] == "wsd")
+    )
     """wsd: share of all steps over which the rate decays linearly."""
-    final_share: Share = setting(0.0, resume=NEW_PLAN)
+    final_share: Share = setting(
+        0.0,
+        resume=NEW_PLAN,
+        needs=Needs("with --schedule wsd or cosine", lambda run: run["schedule"] in ("wsd", "cosine")),
+    )
     """wsd and cosine: learning rate at the end of the last step, as a share of the peak."""
 
 
@@ -198,10 +214,10 @@ class RunSettings(Settings):
     nproc: Workers = setting(1, resume=ROUNDING)
     """Processes that train together on this machine, each with its GPU or its share of the cores; torchrun, where it
     is used, decides instead."""
-    parallel: Literal["data", "sharded"] = setting("data", resume=ROUNDING)
+    parallel: Literal["data", "sharded"] = setting("data", resume=ROUNDING, needs=_PROCESSES)
     """What several processes divide: data (each has the whole model and a part of each batch), or sharded (weights,
     gradients and optimiser state too)."""
-    restarts: Count = setting(0, resume=allowed("applies to worker failures from here on"))
+    restarts: Count = setting(0, resume=allowed("applies to worker failures from here on"), needs=_PROCESSES)
     """Restarts of all processes, from the last checkpoint, after worker failures; with --nproc (torchrun has
     --max-restarts)."""
     compile: bool | None = setting(
@@ -210,7 +226,9 @@ class RunSettings(Settings):
     """torch.compile of the blocks: costs about 40 s at the start, pays in long runs."""
     evaluate_every: Positive | None = setting(None, resume=NEXT_EVALUATION, auto="about 20 evaluations in the run")
     """Steps between evaluations on the held-out data."""
-    evaluate_tokens: Positive | None = setting(None, resume=NEXT_EVALUATION, auto="≤ 5 % of the training time")
+    evaluate_tokens: Positive | None = setting(
+        None, resume=NEXT_EVALUATION, auto="≤ 5 % of the training time", needs=HELD_OUT
+    )
     """Held-out tokens of an evaluation during the run. The final one uses all; with a budget in minutes, as many as
     take ≤ 20 % of the time."""
     checkpoint_every: Positive | None = setting(None, resume=OUTPUT, auto="about once a minute")
@@ -219,7 +237,12 @@ class RunSettings(Settings):
     """Number of latest checkpoints kept, besides the best."""
     sample_every: Count | None = setting(None, resume=OUTPUT, auto="5")
     """Evaluations between samples of generated text; 0 = none."""
-    sample_prompt: str = setting("", kinds="text", resume=OUTPUT)
+    sample_prompt: str = setting(
+        "",
+        kinds="text",
+        resume=OUTPUT,
+        needs=Needs("with --sample-every above 0", lambda run: run["sample_every"] != 0),
+    )
     """Prompt of the samples."""
     watch: str = setting("", resume=OUTPUT, auto="nothing saved")
     """Text (for pairs: a source text) whose attention and lens are saved at each checkpoint, for
@@ -227,7 +250,7 @@ class RunSettings(Settings):
     average_last: Positive = setting(1, resume=allowed("applies at the end of the run"))
     """Number of last checkpoints whose weights are averaged at the end (the paper, section 6.1); 1 = no averaging."""
     patience: Positive | None = setting(
-        None, resume=allowed("counted from the evaluations so far"), auto="never stops early"
+        None, resume=allowed("counted from the evaluations so far"), auto="never stops early", needs=HELD_OUT
     )
     """Number of evaluations without a better held-out loss after which the run stops."""
     tensorboard: bool = setting(False, resume=OUTPUT)
@@ -291,17 +314,3 @@ class TrainSettings(Settings):
         """The group and the field of every setting, by name, in order."""
         groups = cls.groups().items()
         return {name: (group, info) for group, owner in groups for name, info in owner.model_fields.items()}
-
-
-def refuse_other_kind(settings: TrainSettings) -> None:
-    """Raise `SettingsError` for settings that were given and have no effect on this kind of run (text, or pairs)."""
-    kind, other = ("pairs", "text") if settings.pairs.given else ("text", "pairs")
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name, (group, info) in settings.fields().items()
-        if (details := setting_of(info)) is not None
-        and details.kinds == other
-        and getattr(getattr(settings, group), name) != info.default
-    ]
-    if given:
-        raise SettingsError(f"a run on {kind} cannot use settings for {other} only: leave {', '.join(given)} out")

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from mingyue.config.base import Settings
 from mingyue.config.numbers import Count, NonNegative, Nucleus, Positive, Seed
 
+_OF_SAMPLING = {"temperature", "top_k", "top_p", "seed"}
+_OF_SEARCH = {"beam", "length_penalty"}
+
 
 class TranslateSettings(Settings):
     """Beam search or sampling. The defaults are the paper's (section 6.1): beam 4, α 0.6, at most 50 tokens more."""
@@ -24,8 +27,8 @@ class TranslateSettings(Settings):
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Number of translations for each line, best first, at most as many as the beam; with sample, in drawing order."""
     sample: bool = False
-    """Sampling from the model's distribution instead of beam search; beam and length_penalty have no effect then
-    (`translate`: n_best is the number of samples)."""
+    """Sampling from the model's distribution instead of beam search, without beam and length_penalty (`translate`:
+    n_best is the number of samples)."""
     temperature: NonNegative = 1.0
     """With sample: divisor of the logits; 0 = always the likeliest token."""
     top_k: Count = 0
@@ -41,6 +44,8 @@ class TranslateSettings(Settings):
     def _check(self) -> Self:
         if not self.sample and self.n_best > self.beam:
             raise ValueError(f"n_best {self.n_best} is above beam {self.beam}: only that many hypotheses are kept")
-        if not self.sample and (self.temperature != 1.0 or self.top_k or self.top_p != 1.0):
-            raise ValueError("temperature, top_k and top_p apply to sampling only: give sample, or leave them out")
+        given = {name for name, info in type(self).model_fields.items() if getattr(self, name) != info.default}
+        if unused := sorted(given & (_OF_SEARCH if self.sample else _OF_SAMPLING)):
+            verb, other = ("search by beam", "leave out sample") if self.sample else ("sampling", "give sample")
+            raise ValueError(f"{', '.join(unused)}: without effect but in {verb}; {other}, or leave them out")
         return self

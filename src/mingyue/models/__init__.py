@@ -5,7 +5,7 @@ from mingyue.models.decoder_only import DecoderOnly
 from mingyue.models.encoder_decoder import EncoderDecoder
 from mingyue.models.initialise import initialise
 from mingyue.models.parts import TiedOutput
-from mingyue.models.presets import resolve_config, resolve_pair_config
+from mingyue.models.presets import preset_parts, resolve_config, resolve_pair_config
 from mingyue.models.sizes import Sizes, TrainingBytes, sizes
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "build_model",
     "initialise",
     "make_model",
+    "preset_parts",
     "resolve_config",
     "resolve_pair_config",
     "sizes",

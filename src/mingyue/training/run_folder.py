@@ -41,6 +41,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: IO[bytes] | None = None
+        self._replaced: Path | None = None
+        """Where the run is now that was in this folder before; `remove` moves it back."""
 
     @property
     def settings_path(self) -> Path:
@@ -98,10 +100,11 @@ class RunFolder:
     def create(cls, path: Path, settings: TrainSettings) -> tuple[RunFolder, list[str]]:
         """Create the folder of a new run, locked, with its run.toml; returns it and sentences for the user.
 
-        A run that is there already is moved aside with `overwrite`. Raises `CheckpointError` for it without
-        `overwrite`, for a folder with other content, for one in use, and when it cannot be written.
+        A run that is there already is moved aside with `overwrite`; `remove` moves it back. Raises `CheckpointError`
+        for it without `overwrite`, for a folder with other content, for one in use, and when it cannot be written.
         """
         notes: list[str] = []
+        aside: Path | None = None
         if path.is_file():
             raise CheckpointError(f"{path} is a file, not a folder", advice="Choose another --out.")
         _sweep_beside(path)
@@ -126,14 +129,18 @@ class RunFolder:
                 else:
                     old.remove()  # stopped before its first checkpoint: nothing to resume
         folder = cls(path)
-        with disk_errors("the run folder", path):
-            path.mkdir(parents=True, exist_ok=True)
-        folder.lock()
+        folder._replaced = aside
         try:
+            with disk_errors("the run folder", path):
+                path.mkdir(parents=True, exist_ok=True)
+            folder.lock()
             folder.sweep()
             folder.write_settings(settings)
         except BaseException:
-            folder.unlock()
+            if aside is None:
+                folder.unlock()
+            else:
+                folder.remove()
             raise
         return folder, notes
 
@@ -236,10 +243,14 @@ class RunFolder:
         return {"key": key, "plan": {name: value for name, value in plans[-1].items() if name not in known}}
 
     def remove(self) -> None:
-        """Remove the folder of a run without a checkpoint."""
+        """Remove the folder of a run without a checkpoint, and move the run back that it replaced."""
         self.unlock()
         with disk_errors("the run folder", self.path):
-            remove_folder(self.path)
+            if self.path.is_dir():
+                remove_folder(self.path)
+            if self._replaced is not None:
+                self._replaced.rename(self.path)
+                self._replaced = None
 
     def lock(self) -> None:
         """Lock the folder for this process. The system releases the lock when the process ends, however it ends.
