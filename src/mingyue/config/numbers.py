@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from mingyue.errors import SettingsError
 
 _MOST = 1_000_000_000
-_LEAST = 1e-30  # well within fp32
+_LEAST = 1e-12
 T = TypeVar("T")
 
 Count = Annotated[int, Field(ge=0, le=_MOST)]
@@ -30,9 +30,10 @@ Vocabulary = Annotated[int, Field(ge=1, le=10_000_000)]
 
 PositiveFloat = Annotated[float, Field(ge=_LEAST, le=_MOST, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0.0, le=_MOST, allow_inf_nan=False)]
-LearningRate = Annotated[float, Field(ge=_LEAST, le=1000.0, allow_inf_nan=False)]
-Epsilon = Annotated[float, Field(ge=_LEAST, le=1.0, allow_inf_nan=False)]
-"""What is added to a divisor."""
+LearningRate = Annotated[float, Field(ge=_LEAST, le=1e30, allow_inf_nan=False)]
+"""Rates that are far too high are possible, and end in an error of training that says so."""
+Epsilon = Annotated[float, Field(ge=1e-30, le=1.0, allow_inf_nan=False)]
+"""What is added to a divisor; well within fp32."""
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Nucleus = Annotated[float, Field(ge=_LEAST, le=1.0, allow_inf_nan=False)]
 """A share that is not 0."""
