@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import mingyue
-from mingyue.errors import MingyueError, SettingsError, TrainingError
+from mingyue.errors import MingyueError, MissingExtraError, SettingsError, TrainingError
 from mingyue.training import Observer
 
 TINY = {
@@ -86,6 +88,15 @@ def test_overwrite_leaves_the_old_run_in_its_place_until_settings_and_data_are_c
     _, notes = train(text, tmp_path / "run", overwrite=True)
     assert any("run.1" in note for note in notes)
     assert content(tmp_path / "run.1") == before
+
+
+def test_overwrite_leaves_the_old_run_where_an_extra_is_missing(text, tmp_path, monkeypatch):
+    train(text, tmp_path / "run")
+    before = content(tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtraError, match="tensorboard"):
+        train(text, tmp_path / "run", overwrite=True, tensorboard=True)
+    assert content(tmp_path / "run") == before
 
 
 @pytest.mark.parametrize("given", [{"tokenizer_size": 1000}, {"preset": "gpt2", "rotary_base": 500.0}], ids=str)

@@ -5,7 +5,7 @@ from mingyue.config.data import DataSettings, PairSettings, TokenizerSettings
 from mingyue.config.effect import refuse_other_kind, refuse_unused, unused
 from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, PartsConfig, RotaryScaling
-from mingyue.config.numbers import Count, Positive, Seed, Workers, checked
+from mingyue.config.numbers import Count, NonNegative, Positive, Seed, Workers, checked
 from mingyue.config.setting import Needs, ResumeRule, Setting, meaning_of, setting_of
 from mingyue.config.train import (
     DEFAULT_MINUTES,
@@ -32,6 +32,7 @@ __all__ = [
     "ModelConfig",
     "ModelSettings",
     "Needs",
+    "NonNegative",
     "OptimiserSettings",
     "PairSettings",
     "PartsConfig",

@@ -46,6 +46,6 @@ class TranslateSettings(Settings):
             raise ValueError(f"n_best {self.n_best} is above beam {self.beam}: only that many hypotheses are kept")
         given = {name for name, info in type(self).model_fields.items() if getattr(self, name) != info.default}
         if unused := sorted(given & (_OF_SEARCH if self.sample else _OF_SAMPLING)):
-            verb, other = ("search by beam", "leave out sample") if self.sample else ("sampling", "give sample")
-            raise ValueError(f"{', '.join(unused)}: without effect but in {verb}; {other}, or leave them out")
+            verb, other = ("beam search", "leave sample out") if self.sample else ("sampling", "give sample")
+            raise ValueError(f"{', '.join(unused)}: without effect except in {verb}; {other}, or leave them out")
         return self

@@ -125,18 +125,23 @@ def _event(line: bytes) -> dict[str, Any] | None:
     return event
 
 
+def summary_writer() -> Any:  # noqa: ANN401  (a class of an optional package)
+    """The class that writes TensorBoard events. Raises `MissingExtraError` if it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError(
+            "--tensorboard needs the tensorboard package, which is not installed",
+            advice="pip install 'mingyue[track]'",
+        ) from error
+    return SummaryWriter
+
+
 class Board:
     """TensorBoard scalars and texts, under `<event>/<key>`. Raises `MissingExtraError` if it is not installed."""
 
     def __init__(self, folder: Path, *, from_step: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError(
-                "--tensorboard needs the tensorboard package, which is not installed",
-                advice="pip install 'mingyue[track]'",
-            ) from error
-        self._writer = SummaryWriter(str(folder), purge_step=from_step + 1 if from_step else None)
+        self._writer = summary_writer()(str(folder), purge_step=from_step + 1 if from_step else None)
 
     def write(self, event: str, step: int, values: Mapping[str, object]) -> None:
         """Add an event's numbers and texts."""
