@@ -18,7 +18,7 @@ from pathlib import Path
 from mingyue.claims.claim import Trial
 from mingyue.claims.registry import find, group_of
 from mingyue.claims.result import Result
-from mingyue.config import Seed, Workers, checked
+from mingyue.config import Count, Workers, checked
 from mingyue.errors import CheckpointError, MingyueError
 from mingyue.files import explain_os_error
 from mingyue.runtime import available_cores, derive_seed
@@ -58,7 +58,7 @@ def run_claims(
     for name in names:
         group_of(name)
     checked("workers", workers, Workers)
-    checked("seed", trial.seed, Seed)
+    checked("seed", trial.seed, Count)  # claims multiply it
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)
