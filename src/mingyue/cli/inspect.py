@@ -254,7 +254,10 @@ def _check_texts(view: str, command: Command, read: Sequence[str], given: Mappin
             "there is no text to inspect", advice="Give --text, --file, or `--text -` for standard input."
         )
     if command.texts in ("one", "optional") and n_texts > 1:
-        raise SettingsError(f"{view} looks at one text, and {n_texts} are given", advice="Give one at a time.")
+        raise SettingsError(
+            f"{view} looks at one text, and {n_texts} are given with --text, --file and --source",
+            advice="Give one at a time.",
+        )
 
 
 def _name(model: str) -> str:
