@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import mingyue
+from mingyue.config import TrainSettings
 from mingyue.errors import MingyueError, MissingExtraError, SettingsError, TrainingError
 from mingyue.training import Observer
 
@@ -97,6 +98,13 @@ def test_overwrite_leaves_the_old_run_where_an_extra_is_missing(text, tmp_path, 
     with pytest.raises(MissingExtraError, match="tensorboard"):
         train(text, tmp_path / "run", overwrite=True, tensorboard=True)
     assert content(tmp_path / "run") == before
+
+
+def test_the_demo_sets_nothing_without_effect(text, tmp_path, monkeypatch):
+    """Its own prompt of samples gives way to --sample-every 0."""
+    monkeypatch.setattr("mingyue.api.demo._TEXT", text)
+    settings = TrainSettings.from_flat(**TINY, steps=2)
+    assert mingyue.api.text_demo(tmp_path / "run", settings).training.step == 2
 
 
 @pytest.mark.parametrize("given", [{"tokenizer_size": 1000}, {"preset": "gpt2", "rotary_base": 500.0}], ids=str)

@@ -2,7 +2,7 @@
 
 from mingyue.config.base import Settings, nearest
 from mingyue.config.data import DataSettings, PairSettings, TokenizerSettings
-from mingyue.config.effect import refuse_other_kind, refuse_unused, unused
+from mingyue.config.effect import refuse_other_kind, refuse_unused, unused, with_effective_defaults
 from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, PartsConfig, RotaryScaling
 from mingyue.config.numbers import Count, NonNegative, Positive, Seed, Workers, checked
@@ -57,4 +57,5 @@ __all__ = [
     "refuse_unused",
     "setting_of",
     "unused",
+    "with_effective_defaults",
 ]

@@ -26,6 +26,12 @@ def unused(settings: TrainSettings, resolved: Mapping[str, object] | None = None
     }
 
 
+def with_effective_defaults(settings: TrainSettings, source: str, values: Mapping[str, object]) -> TrainSettings:
+    """A copy with the named fields set where they were not given, but for those that have no effect then."""
+    without = unused(settings.with_defaults(source, **values))
+    return settings.with_defaults(source, **{name: value for name, value in values.items() if name not in without})
+
+
 def refuse_unused(
     settings: TrainSettings, resolved: Mapping[str, object], *, given: Collection[str] | None = None
 ) -> None:
