@@ -41,7 +41,7 @@ def test_cpu_in_fp32_with_the_threads_asked_for():
 
 @pytest.mark.parametrize("threads", [0, -3])
 def test_less_than_one_thread_is_refused(threads):
-    with pytest.raises(SettingsError, match=f"threads {threads}: a program needs at least 1"):
+    with pytest.raises(SettingsError, match=f"threads = {threads}: Input should be greater than or equal to 1"):
         choose_runtime("cpu", threads=threads)
 
 

@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.data.unseen import from_ranges
-from mingyue.errors import BundleError
+from mingyue.errors import BundleError, FormatError
 from mingyue.files import (
     explain_os_error,
     find_folder,
@@ -49,6 +49,7 @@ from mingyue.models import (
     first_not_finite,
     read_model,
 )
+from mingyue.parsing import read_json_object, take
 from mingyue.text import Tokenizer
 
 FORMAT = 1
@@ -97,7 +98,7 @@ class Bundle(Generic[ModelT]):
     @property
     def starts_with_bos(self) -> bool:
         """Whether a text of a decoder-only model begins with BOS (it was trained on more than one document)."""
-        return bool(self.training.get("starts_with_bos", False))
+        return bool(self.training.get("starts_with_bos", False))  # a bool: `read_training` has checked it
 
     @property
     def unseen(self) -> tuple[int, ...]:
@@ -205,17 +206,28 @@ def read_training(folder: Path) -> dict[str, Any]:
     """The content of training.json, after the checksums of all files were compared. Raises `BundleError`."""
     read_bundle_config(folder)
     folder = _present(folder)
-    training = _read_json(folder / "training.json")
+    training = _read_training(folder)
     check_files(folder, training)
+    return training
+
+
+def _read_training(folder: Path) -> dict[str, Any]:
+    path = folder / "training.json"
+    training = _read_json(path)
+    try:
+        take(training, "starts_with_bos", bool, False)
+        if training.get("begin_id") is not None:
+            take(training, "begin_id", int)
+        for name in take(training, "checksums", dict, {}):
+            take(training["checksums"], name, str)
+    except FormatError as error:
+        raise BundleError(f"{path} is damaged: {error.message}", advice="Copy it again.") from None
     return training
 
 
 def check_files(folder: Path, training: Mapping[str, Any]) -> None:
     """Compare the files with the checksums in training.json, if any. Raises `BundleError` for the first mismatch."""
-    checksums = training.get("checksums", {})
-    if not isinstance(checksums, dict):
-        raise BundleError(f"{folder / 'training.json'} is damaged: its checksums are not a JSON object")
-    for name, expected in checksums.items():
+    for name, expected in training.get("checksums", {}).items():
         path = folder / Path(name).name
         _check_present(folder, Path(name).name)
         try:
@@ -224,7 +236,7 @@ def check_files(folder: Path, training: Mapping[str, Any]) -> None:
             raise cannot_read(path, error) from error
         if found != expected:
             raise BundleError(
-                f"{path} is damaged: its SHA-256 is {found[:12]}…, training.json says {str(expected)[:12]}…",
+                f"{path} is damaged: its SHA-256 is {found[:12]}…, training.json says {expected[:12]}…",
                 advice="Copy it again; `mingyue resume` writes that of a run again. If you changed it on purpose, "
                 "remove its entry from the checksums in training.json.",
             )
@@ -305,28 +317,27 @@ def _read_config(folder: Path) -> TransformerConfig:
     version = header.get("format")
     if version is None:
         raise BundleError(f"{path} has no format version: it is not a model folder of Mingyue")
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise BundleError(f"{path}: format version {version!r} is not a version")
     if version > FORMAT:
         raise BundleError(
             f"{path} has format version {version}; this program knows versions up to {FORMAT}",
             advice="Install a newer mingyue.",
         )
-    model = header.get("model", {})
-    encoder_decoder = isinstance(model, dict) and model.get("architecture") == "encoder-decoder"
+    model = header.get("model")
+    if not isinstance(model, dict):
+        raise BundleError(f'{path} is damaged: its "model" is not a JSON object', advice="Copy it again.")
+    encoder_decoder = model.get("architecture") == "encoder-decoder"
     return (EncoderDecoderConfig if encoder_decoder else ModelConfig).read(model, source=str(path))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return read_json_object(path)
     except OSError as error:
         raise cannot_read(path, error) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except FormatError as error:
         raise BundleError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise BundleError(f"{path} does not hold a JSON object")
-    return value
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -23,6 +23,10 @@ class SettingsError(MingyueError):
     """A setting is unknown, impossible, or contradicts another one."""
 
 
+class FormatError(MingyueError, ValueError):
+    """A JSON or TOML text is not what it should be; whoever reads the file adds its name to the message."""
+
+
 class DataError(MingyueError):
     """Text could not be read, or there is not enough of it."""
 

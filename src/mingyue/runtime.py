@@ -172,8 +172,9 @@ def choose_runtime(device: str | None = None, dtype: str | None = None, threads:
     """
     import torch
 
-    if threads is not None and threads < 1:
-        raise SettingsError(f"threads {threads}: a program needs at least 1")
+    from mingyue.config import Workers, checked  # here, so that `mingyue --version` starts without pydantic
+
+    checked("threads", threads, Workers | None)
     notes: list[str] = []
     process = processes()
     chosen = _choose_device(device)

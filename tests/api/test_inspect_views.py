@@ -156,7 +156,7 @@ def test_patching_reads_a_corrupted_text_of_the_same_length(looks):
         (lambda look: look.capture("blocks.7.output"), "blocks.7.output"),
         (lambda look: look.attention(layer=2), "no layer 2"),
         (lambda look: look.neighbours("明月"), "2 tokens"),
-        (lambda look: look.neighbours("月", top=0), "at least 1"),
+        (lambda look: look.neighbours("月", top=0), "top = 0"),
         (lambda look: look.vectors("月", ["床前"]), "床前"),
         (lambda look: look.patching("月", answer="月", instead="光"), "tokens"),
         (lambda look: look.film(), "folder of the run"),

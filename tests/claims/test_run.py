@@ -159,7 +159,7 @@ def test_a_process_that_dies_is_told_of_and_another_takes_its_place():
 
 
 def test_no_workers_are_refused():
-    with pytest.raises(SettingsError, match="workers 0"):
+    with pytest.raises(SettingsError, match="workers = 0"):
         run_claims(["variance"], Trial("small"), workers=0)
 
 
@@ -186,3 +186,21 @@ def test_counts_are_honest():
     )
     assert "不成立 1 条" in counts(results).zh
     assert command_of(results[2]) == "mingyue claims run logs --full --seed 0"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"claim": 5}, {"claim": "mask"}, {"seed": "1"}, {"seconds": None}, {"machine": []}, {"error": 5}, {"size": []},
+     {"numbers": []}, {"numbers": {"a": 5}}, {"tables": "x"}, {"verdict": []}, {"verdict": "supported", "reason": 5}],
+    ids=str,
+)  # fmt: skip
+def test_a_saved_result_with_other_types_is_an_error_of_the_file(tmp_path, change):
+    path = tmp_path / "variance.json"
+    sound = {"format": 1, "claim": "variance", "size": "small", "seed": 0, "seconds": 1.0, "machine": "m", "error": "e",
+             "numbers": {}, "tables": {}}  # fmt: skip
+    path.write_text(json.dumps({**sound, **change}), encoding="utf-8")
+    with pytest.raises(DataError, match=r"variance\.json"):
+        Result.load(path)
+    path.write_text("[" * 100_000 + "]" * 100_000, encoding="utf-8")
+    with pytest.raises(DataError, match=r"variance\.json"):
+        Result.load(path)

@@ -166,6 +166,14 @@ def test_a_long_prompt_is_cropped_and_said_once(lively, letters):
     ]
 
 
+def test_settings_without_effect_at_temperature_0_are_said(lively, letters):
+    model, tokenizer, notes = lively(), letters(), []
+    for changes in ({"top_k": 5, "min_p": 0.1}, {}):
+        asked = GREEDY.replace(max_new_tokens=2, **changes)
+        generate(model, tokenizer, "a", asked, starts_with_bos=False, note=notes.append)
+    assert notes == ["At temperature 0 the likeliest token is taken: top_k, min_p without effect."]
+
+
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_outgrowing_the_context_is_said_once(lively, letters, use_cache):
     """S6: one note however many texts and restarts; none for a text that just fills the context."""

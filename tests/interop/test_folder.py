@@ -162,3 +162,18 @@ def test_verify_without_transformers_says_what_to_install(folder, ours, monkeypa
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'mingyue\[hf\]'"):
         verify_hf(folder, ours("qwen3"))
+
+
+@pytest.mark.parametrize("name", ["config.json", INDEX])
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 100_000 + "]" * 100_000, f'{{"n_head": {"9" * 5_000}}}', "null", "[]", '{"weight_map": {"a": 5}}', ""],
+    ids=["deep", "5000 digits", "null", "list", "types", "empty"],
+)
+def test_hostile_json_is_an_error_of_the_file(folder, name, content):
+    """Of any depth and size: never a fault of the program."""
+    if name == INDEX:
+        in_shards(folder)
+    (folder / name).write_text(content, encoding="utf-8")
+    with pytest.raises(InteropError):
+        load_hf_folder(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mingyue.api.loading import load_translator
 from mingyue.api.run import train
-from mingyue.config import TrainSettings
+from mingyue.config import TrainSettings, with_effective_defaults
 from mingyue.data.demo_pairs import demo_pairs
 from mingyue.errors import DataError
 from mingyue.files import explain_os_error, write_text_atomically
@@ -83,7 +83,7 @@ def translate_demo(
         "out": str(out),
         **({} if {"minutes", "steps", "epochs"} & given else {"minutes": TRANSLATE_MINUTES}),
     }
-    settings = settings.with_flat(**{name: value for name, value in values.items() if name not in given})
+    settings = with_effective_defaults(settings, "the demo", values)
     run = train(settings, observer=observer, waited=clock.seconds())
     if run.training.reason == "stopped":
         return TranslateDemo(run, ())
@@ -102,7 +102,7 @@ def text_demo(
     values: dict[str, object] = {"sources": [_TEXT], "out": str(out), "sample_prompt": "The "}
     if not {"minutes", "steps", "epochs"} & given:
         values["minutes"] = TEXT_MINUTES
-    settings = settings.with_flat(**{name: value for name, value in values.items() if name not in given})
+    settings = with_effective_defaults(settings, "the demo", values)
     return train(settings, observer=observer, waited=waited)
 
 

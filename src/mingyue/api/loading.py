@@ -13,7 +13,7 @@ from torch import Tensor
 from mingyue.api.model import Model
 from mingyue.api.translator import Translator
 from mingyue.bundle import Bundle, is_model_folder, load_bundle, read_bundle_config
-from mingyue.config import EncoderDecoderConfig, TrainSettings
+from mingyue.config import Count, EncoderDecoderConfig, TrainSettings, checked
 from mingyue.data import load_corpus, load_pairs
 from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, CheckpointError, DataError
@@ -176,7 +176,7 @@ def _load(
 def _read(
     kind: _Kind[ModuleType], path: str | Path, device: torch.device, step: int | None
 ) -> tuple[Bundle[ModuleType], int | None]:
-    found = find_model(path, step)
+    found = find_model(path, checked("step", step, Count | None))
     if isinstance(found, Path):
         return load_bundle(found, kind.model_class, device=device), None
     settings = found.read_settings()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mingyue.api.loaded_model import LoadedModel, merge_settings
 from mingyue.bundle import Bundle
-from mingyue.config import GenerateSettings, ModelConfig
+from mingyue.config import GenerateSettings, ModelConfig, Positive, checked
 from mingyue.errors import GenerationError
 from mingyue.generation import Event, Generation, finished, stream
 from mingyue.models import DecoderOnly
@@ -75,6 +75,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
 
     def score(self, text: str, *, stride: int | None = None) -> Score:
         """log P of every token and of the whole text; a text longer than the context in windows moved by `stride`."""
+        checked("stride", stride, Positive | None)
         self._new_notes()
         with self.runtime.applied():
             return score(self.module, self.tokenizer, text, stride=stride, starts_with_bos=self.starts_with_bos)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mingyue.config import RunSettings, TrainSettings
+from mingyue.config import NonNegative, RunSettings, TrainSettings, checked
 from mingyue.runs import RunResult, new_run, resumed_run
 from mingyue.training import Clock, Observer, RunFolder, changed_settings
 
@@ -18,7 +18,7 @@ def train(
     minutes includes them). Under torchrun every process calls this with the same arguments and has the same result;
     only the observer of rank 0 is used. Raises `MingyueError` of every kind; what was saved before stays intact.
     """
-    clock = Clock(waited)
+    clock = Clock(checked("waited", waited, NonNegative))
     with new_run((settings or TrainSettings()).with_flat(**given), observer, clock) as run:
         return run.train()
 
@@ -36,7 +36,7 @@ def resume(
     A change takes effect, with a note, or is refused with `SettingsError`. Raises `CheckpointError` for a folder
     without a run, or without an intact checkpoint.
     """
-    clock = Clock(waited)
+    clock = Clock(checked("waited", waited, NonNegative))
     with resumed_run(Path(folder), {**(changes or {}), **given}, observer, clock) as run:
         return run.train()
 

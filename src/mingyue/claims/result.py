@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Finding, Measurement, Number, Size, Verdict
-from mingyue.errors import DataError
+from mingyue.errors import DataError, FormatError
 from mingyue.files import write_text_atomically
+from mingyue.parsing import read_json_object, take
 from mingyue.words import Words
 
 _FORMAT = 1
@@ -85,18 +86,18 @@ class Result:
             if "numbers" in value:
                 numbers = {
                     name: Number(float(one["value"]), float(one["low"]), float(one["high"]), one["unit"])
-                    for name, one in value["numbers"].items()
+                    for name, one in take(value, "numbers", dict).items()
                 }
-                measurement = Measurement(numbers, value["tables"])
+                measurement = Measurement(numbers, take(value, "tables", dict))
             return cls(
-                name=value["claim"],
+                name=take(value, "claim", str),
                 size=cast(Size, value["size"]),
-                seed=int(value["seed"]),
-                seconds=float(value["seconds"]),
-                machine=value["machine"],
+                seed=take(value, "seed", int),
+                seconds=take(value, "seconds", float),
+                machine=take(value, "machine", str),
                 measurement=measurement,
                 finding=finding,
-                error=value["error"],
+                error=None if value["error"] is None else take(value, "error", str),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
@@ -112,12 +113,16 @@ class Result:
     def load(cls, path: Path) -> Result:
         """Read it. Raises `DataError` for a file that is not one."""
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            value = read_json_object(path)
+        except (OSError, FormatError) as error:
             raise DataError(f"{path} cannot be read: {error}") from None
-        if not isinstance(value, dict):
-            raise DataError(f"{path} is not the result of a claim")
-        return cls.from_dict(value)
+        try:
+            result = cls.from_dict(value)
+        except DataError as error:
+            raise DataError(f"{path}: {error.message}", advice=error.advice) from None
+        if result.name != path.stem:
+            raise DataError(f"{path} is the result of the claim {result.name}, not of {path.stem}")
+        return result
 
 
 def _spelled(value: float) -> float | str:

@@ -18,7 +18,8 @@ from pathlib import Path
 from mingyue.claims.claim import Trial
 from mingyue.claims.registry import find, group_of
 from mingyue.claims.result import Result
-from mingyue.errors import CheckpointError, MingyueError, SettingsError
+from mingyue.config import Count, Workers, checked
+from mingyue.errors import CheckpointError, MingyueError
 from mingyue.files import explain_os_error
 from mingyue.runtime import available_cores, derive_seed
 
@@ -56,8 +57,8 @@ def run_claims(
     names = list(dict.fromkeys(names))
     for name in names:
         group_of(name)
-    if workers < 1:
-        raise SettingsError(f"workers {workers} must be at least 1")
+    checked("workers", workers, Workers)
+    checked("seed", trial.seed, Count)  # claims multiply it
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 import sys
-import tomllib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mingyue.parsing import read_toml
 from mingyue.words import Language
 
 _JOINED: dict[Language, str] = {"en": " ", "zh": ""}
@@ -76,7 +76,7 @@ def read_texts(module: str, language: Language) -> Mapping[str, Any]:
     source = sys.modules[module].__file__
     assert source is not None
     path = Path(source).with_suffix(f".{language}.toml")
-    return _joined(tomllib.loads(path.read_text(encoding="utf-8")), _JOINED[language])
+    return _joined(read_toml(path), _JOINED[language])
 
 
 def constants(module: str) -> dict[str, object]:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from mingyue.config import Workers
+
 ModelFolder = Annotated[str, Parameter(help="Run folder or model folder.")]
 Device = Annotated[str | None, Parameter(help="cpu, cuda or mps [default: best available].")]
-Threads = Annotated[int | None, Parameter(help="Number of CPU threads [default: all available cores].")]
+Threads = Annotated[Workers | None, Parameter(help="Number of CPU threads [default: all available cores].")]
 Encoding = Annotated[
     str | None, Parameter(help="Encoding of the text [default: UTF-8; detected where a file is not UTF-8].")
 ]

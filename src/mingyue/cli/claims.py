@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from mingyue.cli.invocation import FAULT, OK
 from mingyue.cli.screen import language_of_system, print_note, show, stdout, table, write, write_json
+from mingyue.config import Count, Workers
 from mingyue.errors import SettingsError
 from mingyue.words import Language
 
@@ -63,10 +64,10 @@ def run(
     *names: Annotated[str, Parameter(help=_NAMES)],
     full: Annotated[bool, Parameter(help=_FULL, negative=())] = False,
     small: Annotated[bool, Parameter(help=_SMALL, negative=())] = False,
-    seed: Annotated[int, Parameter(help=_SEED)] = 0,
+    seed: Annotated[Count, Parameter(help=_SEED)] = 0,
     out: Annotated[Path | None, Parameter(help=_OUT)] = None,
     report: Annotated[Path | None, Parameter(help=_REPORT)] = None,
-    workers: Annotated[int, Parameter(help=_WORKERS)] = 2,
+    workers: Annotated[Workers, Parameter(help=_WORKERS)] = 2,
     language: Annotated[Language | None, Parameter(help=_LANGUAGE)] = None,
 ) -> int:
     """Test claims: print the prediction, the measurement, and the verdict computed from its numbers.

@@ -61,6 +61,8 @@ def evaluate(
         raise SettingsError("there is no test set", advice="Give --source and --target, or --pairs.")
     if pairs is not None and (source is not None or target is not None):
         raise SettingsError("--pairs and --source or --target are given", advice="Give the test set in one way.")
+    if pairs is None and (source_field, target_field) != ("source", "target"):
+        raise SettingsError("--source-field and --target-field have an effect only with --pairs")
     check_output(output, source, target, pairs)
 
     from mingyue import api

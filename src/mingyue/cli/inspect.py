@@ -15,7 +15,7 @@ from mingyue.cli.live import Live
 from mingyue.cli.main import main
 from mingyue.cli.screen import language_of_system, print_note, show, stderr, stdout, table, write, write_json
 from mingyue.cli.texts import collect, without_final_newline
-from mingyue.config import nearest
+from mingyue.config import Workers, nearest
 from mingyue.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def __getattr__(name: str) -> Callable[..., None]:
             _keyword("language", Literal["en", "zh"] | None, _LANGUAGE),
             _keyword("json", bool, _JSON, default=False, show=command.make is not None),
             _keyword("device", str | None, _DEVICE),
-            _keyword("threads", int | None, _THREADS),
+            _keyword("threads", Workers | None, _THREADS),
         ]
     )
     return look
@@ -254,7 +254,10 @@ def _check_texts(view: str, command: Command, read: Sequence[str], given: Mappin
             "there is no text to inspect", advice="Give --text, --file, or `--text -` for standard input."
         )
     if command.texts in ("one", "optional") and n_texts > 1:
-        raise SettingsError(f"{view} looks at one text, and {n_texts} are given", advice="Give one at a time.")
+        raise SettingsError(
+            f"{view} looks at one text, and {n_texts} are given with --text, --file and --source",
+            advice="Give one at a time.",
+        )
 
 
 def _name(model: str) -> str:

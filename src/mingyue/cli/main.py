@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 import time
 import traceback
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # `-` means standard input, but the parser takes whatever begins with a dash for an option. No argument can hold a NUL,
 # so this placeholder is never the name of a file.
 _STANDARD_INPUT = "\0-"
+
+_LONG = re.compile(r"(\S{40})\S{40,}(\S{20})")
+"""A word of a message that is shortened, such as a number of thousands of digits."""
 
 _SECONDS_TO_BE_STOPPED = 10.0
 
@@ -164,7 +168,7 @@ def _explain(error: CycloptsError) -> tuple[str, str]:
         refused = error.__cause__.errors()[0]
         name = "" if error.argument is None else error.argument.name
         message = f"{name} {refused['input']}: {refused['msg']}."
-    return message, f"Run `{command} --help` for the list of options."
+    return _LONG.sub(r"\1…\2", message), f"Run `{command} --help` for the list of options."
 
 
 def _print_error(message: str, advice: str | None) -> None:

@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from cyclopts import Group, Parameter
 from pydantic.fields import FieldInfo
 
+from mingyue import parsing
 from mingyue.cli.app import shown_default
-from mingyue.config import PairSettings, Setting, Settings, TrainSettings, one_budget, setting_of
-from mingyue.errors import SettingsError
+from mingyue.config import PairSettings, Setting, Settings, TrainSettings, meaning_of, one_budget, setting_of
+from mingyue.errors import FormatError, SettingsError
 
 _ALIASES = {"optimiser": "--optimizer"}
 _KINDS = {"both": "", "text": " Text only.", "pairs": " Pairs only."}
@@ -81,7 +82,7 @@ def _option(
     *,
     default: str,
 ) -> inspect.Parameter:
-    text = " ".join((info.description or "").split())
+    text = meaning_of(info)
     shown: Callable[[Any], str | None] | str = shown_default
     if (details := setting_of(info)) is not None:
         group = panel(details) or group
@@ -124,14 +125,10 @@ def train_settings(config: str | None, sources: tuple[str, ...], given: Mapping[
 
 def read_toml(path: str) -> dict[str, Any]:
     """The content of a TOML file. Raises `SettingsError` that names the first invalid line."""
-    import tomllib
-
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        return parsing.read_toml(Path(path))
     except OSError as error:
         message, advice = f"cannot be read: {error.strerror}", "Give --config an existing file."
-    except UnicodeDecodeError as error:
-        message, advice = f"not UTF-8 at byte {error.start}", "Save the file as UTF-8."
-    except tomllib.TOMLDecodeError as error:
-        message, advice = f"not TOML: {error}", "See run.toml in any run folder for an example."
+    except FormatError as error:
+        message, advice = error.message, "See run.toml in any run folder for an example."
     raise SettingsError(f"{path}: {message}", advice=advice)

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads
 from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect
+from mingyue.config import Positive
 from mingyue.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def score(
     *,
     text: Annotated[list[str] | None, Parameter(help=_TEXT, negative=())] = None,
     file: Annotated[list[str] | None, Parameter(help=_FILE, negative=())] = None,
-    stride: Annotated[int | None, Parameter(help=_STRIDE)] = None,
+    stride: Annotated[Positive | None, Parameter(help=_STRIDE)] = None,
     tokens: Annotated[bool | None, Parameter(help=_TOKENS)] = None,
     json: JsonLines = False,
     device: Device = None,

@@ -93,6 +93,8 @@ def _lines(text: list[str] | None, source: str | None, encoding: str | None) -> 
     if text:
         if source is not None:
             raise SettingsError("--text and --source are both given", advice="Give the lines in one way.")
+        if encoding is not None:
+            raise SettingsError("--encoding has no effect on --text", advice="Leave it out.")
         texts = "\n".join(one.text.removesuffix("\n") for one in collect(text, []))
         return iter(texts.replace("\r\n", "\n").split("\n")), False
     if source not in (None, "-"):

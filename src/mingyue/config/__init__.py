@@ -2,9 +2,11 @@
 
 from mingyue.config.base import Settings, nearest
 from mingyue.config.data import DataSettings, PairSettings, TokenizerSettings
+from mingyue.config.effect import refuse_other_kind, refuse_unused, unused, with_effective_defaults
 from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, PartsConfig, RotaryScaling
-from mingyue.config.setting import ResumeRule, Setting, setting_of
+from mingyue.config.numbers import Count, NonNegative, Positive, Seed, Workers, checked
+from mingyue.config.setting import Needs, ResumeRule, Setting, meaning_of, setting_of
 from mingyue.config.train import (
     DEFAULT_MINUTES,
     BatchSettings,
@@ -16,7 +18,6 @@ from mingyue.config.train import (
     SizeSettings,
     TrainSettings,
     one_budget,
-    refuse_other_kind,
 )
 from mingyue.config.translate import TranslateSettings
 
@@ -24,26 +25,37 @@ __all__ = [
     "DEFAULT_MINUTES",
     "BatchSettings",
     "BudgetSettings",
+    "Count",
     "DataSettings",
     "EncoderDecoderConfig",
     "GenerateSettings",
     "ModelConfig",
     "ModelSettings",
+    "Needs",
+    "NonNegative",
     "OptimiserSettings",
     "PairSettings",
     "PartsConfig",
+    "Positive",
     "ResumeRule",
     "RotaryScaling",
     "RunSettings",
     "ScheduleSettings",
+    "Seed",
     "Setting",
     "Settings",
     "SizeSettings",
     "TokenizerSettings",
     "TrainSettings",
     "TranslateSettings",
+    "Workers",
+    "checked",
+    "meaning_of",
     "nearest",
     "one_budget",
     "refuse_other_kind",
+    "refuse_unused",
     "setting_of",
+    "unused",
+    "with_effective_defaults",
 ]

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from mingyue.config.numbers import shown
 from mingyue.errors import SettingsError
 
 
@@ -53,7 +54,7 @@ def _describe(cls: type[Settings], error: ValidationError, source: str) -> str:
         elif not path:
             lines.append(f"{source}: {problem['msg']}")
         else:
-            lines.append(f"{source}: {name} = {problem['input']!r}: {problem['msg']}")
+            lines.append(f"{source}: {name} = {shown(problem['input'])}: {problem['msg']}")
     return "\n".join(lines)
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from mingyue.config.base import Settings
-from mingyue.config.model import Positive
-from mingyue.config.setting import DATA, NEXT_EVALUATION, TOKEN_IDS, allowed, setting
+from mingyue.config.numbers import Count, Positive, Probability
+from mingyue.config.setting import DATA, NEXT_EVALUATION, TOKEN_IDS, Needs, allowed, setting
 
 
 def _as_files(given: object) -> object:
     """A single name as a list of one."""
     return (given,) if isinstance(given, str) else given
 
+
+def _has_valid(run: Mapping[str, Any]) -> bool:
+    return bool(run["valid_source"] or run["valid_pairs"])
+
+
+HELD_OUT = Needs("with held-out data", lambda run: run["held_out"] > 0 or _has_valid(run))
+_RECORDS = Needs("with --pairs or --valid-pairs", lambda run: bool(run["pairs"] or run["valid_pairs"]))
 
 Files = Annotated[tuple[str, ...], BeforeValidator(_as_files)]
 
@@ -32,7 +40,13 @@ class DataSettings(Settings):
     """Encoding of the files."""
     skip_bad: bool = setting(False, resume=DATA)
     """Skip records that cannot be read, count and report them, instead of stopping at the first."""
-    held_out: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(0.1, resume=DATA)
+    held_out: Probability = setting(
+        0.1,
+        resume=DATA,
+        needs=Needs(
+            "without --valid-source and --valid-pairs", lambda run: run["held_out"] == 0 or not _has_valid(run)
+        ),
+    )
     """Share of the data, taken from the end of each file, that is never trained on."""
     attend_across_documents: bool = setting(True, kinds="text", resume=DATA)
     """Attention to earlier documents packed into the same window."""
@@ -53,16 +67,20 @@ class PairSettings(Settings):
     """Target texts of the validation pairs."""
     valid_pairs: Files = setting((), kinds="pairs", resume=DATA)
     """Validation pairs in records that hold both sides, instead of valid_source and valid_target."""
-    source_field: str = setting("source", kinds="pairs", resume=DATA)
+    source_field: str = setting("source", kinds="pairs", resume=DATA, needs=_RECORDS)
     """Key or column of the source text in records; a column number from 1 where columns have no names."""
-    target_field: str = setting("target", kinds="pairs", resume=DATA)
+    target_field: str = setting("target", kinds="pairs", resume=DATA, needs=_RECORDS)
     """Key or column of the target text in records; a column number from 1 where columns have no names."""
     shared_vocabulary: bool = setting(True, kinds="pairs", resume=TOKEN_IDS)
     """One tokenizer and one embedding table for both sides (the paper, sections 3.4 and 5.1), or one for each."""
     keep_duplicates: bool = setting(False, kinds="pairs", resume=DATA)
     """Keep pairs that repeat an earlier pair word for word on both sides."""
-    bleu_lines: Annotated[int, Field(ge=0)] | None = setting(
-        None, kinds="pairs", resume=NEXT_EVALUATION, auto="at most 100"
+    bleu_lines: Count | None = setting(
+        None,
+        kinds="pairs",
+        resume=NEXT_EVALUATION,
+        auto="at most 100",
+        needs=Needs(HELD_OUT.what, lambda run: run["bleu_lines"] == 0 or HELD_OUT.met(run)),
     )
     """Number of validation pairs translated (greedily) for BLEU at each evaluation; 0 = none."""
     select: Literal["loss", "bleu"] = setting(
@@ -99,9 +117,17 @@ class TokenizerSettings(Settings):
 
     tokenizer: str | None = setting(None, resume=TOKEN_IDS, auto="char for text, bpe for pairs")
     """char, bpe, byte, or the path of a tokenizer.json."""
-    tokenizer_size: Annotated[int, Field(ge=259)] = setting(8192, resume=TOKEN_IDS, auto="8192; 4096 for pairs")
+    tokenizer_size: Annotated[int, Field(ge=259, le=10_000_000)] = setting(
+        8192,
+        resume=TOKEN_IDS,
+        auto="8192; 4096 for pairs",
+        needs=Needs("with --tokenizer bpe", lambda run: run["tokenizer"] == "bpe"),
+    )
     """Vocabulary size of a bpe tokenizer, in tokens, 256 bytes and 3 special tokens included."""
     min_count: Positive | None = setting(
-        None, resume=TOKEN_IDS, auto="1; above 2048 characters the rarest 0.5 % of the text at most use it"
+        None,
+        resume=TOKEN_IDS,
+        auto="1; above 2048 characters the rarest 0.5 % of the text at most use it",
+        needs=Needs("with --tokenizer char", lambda run: run["tokenizer"] in (None, "char")),
     )
     """char: characters with fewer occurrences use the byte fallback."""

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from mingyue.config.base import Settings
+from mingyue.config.numbers import Count, NonNegative, Nucleus, Positive, Seed, Share
 
 
 def _as_texts(given: object) -> object:
@@ -17,31 +18,31 @@ def _as_texts(given: object) -> object:
 class GenerateSettings(Settings):
     """Sampling and stopping. The defaults sample from the whole distribution at temperature 0.8."""
 
-    max_new_tokens: Annotated[int, Field(ge=0)] = 200
+    max_new_tokens: Count = 200
     """Largest number of generated tokens."""
-    min_new_tokens: Annotated[int, Field(ge=0)] = 0
+    min_new_tokens: Count = 0
     """Number of tokens before which the EOS token and stop strings do not end the text."""
-    temperature: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.8
+    temperature: NonNegative = 0.8
     """Divisor of the logits; 0 = greedy, always the likeliest token."""
-    top_k: Annotated[int, Field(ge=0)] = 0
+    top_k: Count = 0
     """Number of likeliest tokens to sample from; 0 = off; more than the vocabulary = all."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    top_p: Nucleus = 1.0
     """Nucleus sampling: the smallest set of likeliest tokens whose probabilities sum to p (Holtzman et al. 2020)."""
-    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    min_p: Share = 0.0
     """Smallest probability of a token, as a share of that of the likeliest one."""
-    repetition_penalty: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)] = 1.0
     """Penalty on tokens already seen: positive logits divided by it, negative multiplied (Keskar et al. 2019)."""
     allow_unseen: bool = False
     """Sample tokens that do not occur in the training text too."""
     stop: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Strings that end the text; they are not part of the result."""
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Seed = 1
     """Seed; each sample of each prompt has its own random stream, whatever the batch."""
-    samples: Annotated[int, Field(ge=1)] = 1
+    samples: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Number of samples for each prompt."""
-    batch_size: Annotated[int, Field(ge=1)] = 16
+    batch_size: Positive = 16
     """Largest number of texts generated at once; changes the speed, and the text only at near-ties."""
-    prefill_chunk: Annotated[int, Field(ge=1)] = 512
+    prefill_chunk: Positive = 512
     """Largest number of prompt tokens in one forward pass; changes the memory, and the text only at near-ties."""
 
     @model_validator(mode="after")

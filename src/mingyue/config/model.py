@@ -12,11 +12,18 @@ from typing import Annotated, Any, Generic, Literal, Never, Self, TypeVar, get_a
 from pydantic import Field, create_model, model_validator
 
 from mingyue.config.base import Settings
-from mingyue.config.setting import CONFIG, WEIGHTS, declare, setting, setting_of
-
-Positive = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0.0)]
-Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+from mingyue.config.numbers import (
+    Context,
+    Epsilon,
+    Heads,
+    Layers,
+    Positive,
+    PositiveFloat,
+    Probability,
+    Vocabulary,
+    Width,
+)
+from mingyue.config.setting import CONFIG, WEIGHTS, Needs, declare, setting, setting_of
 
 PositionKind = Literal["none", "learned", "sinusoidal", "rotary"]
 FeedForwardKind = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu"]
@@ -31,13 +38,13 @@ class RotaryScaling(Settings):
 
     kind: Literal["linear", "ntk", "llama3"] = "ntk"
     """linear: positions divided by the factor (Chen et al. 2023); ntk: a larger base; llama3: by frequency band."""
-    factor: Annotated[float, Field(ge=1.0)] = 1.0
+    factor: Annotated[float, Field(ge=1.0, le=1e6, allow_inf_nan=False)] = 1.0
     """Factor by which the context grows."""
-    original_context: Positive | None = None
+    original_context: Context | None = None
     """Context before scaling, in tokens; required by llama3."""
-    low_frequency_factor: float = 1.0
+    low_frequency_factor: PositiveFloat = 1.0
     """llama3: wavelengths above original_context / low_frequency_factor are scaled by the whole factor."""
-    high_frequency_factor: float = 4.0
+    high_frequency_factor: PositiveFloat = 4.0
     """llama3: wavelengths below original_context / high_frequency_factor are not scaled."""
 
     @model_validator(mode="after")
@@ -55,21 +62,21 @@ class RotaryScaling(Settings):
 class ModelSizes(Settings):
     """Sizes of a complete model, common to both architectures."""
 
-    vocab_size: Positive
+    vocab_size: Vocabulary
     """Number of token ids (of the target side, where there are two vocabularies)."""
-    context: Positive
+    context: Context
     """Context length, in tokens: the most that one forward pass reads (of each side, where there are two)."""
-    d_model: Positive
+    d_model: Width
     """Width of the residual stream."""
-    n_layers: Positive
+    n_layers: Layers
     """Number of blocks."""
-    n_heads: Positive
+    n_heads: Heads
     """Number of query heads of each attention."""
-    n_kv_heads: Positive
+    n_kv_heads: Heads
     """Number of key-value heads; fewer than n_heads = grouped-query attention."""
-    d_head: Positive
+    d_head: Width
     """Width of a head; n_heads × d_head may differ from d_model."""
-    d_ff: Positive
+    d_ff: Width
     """Inner width of the feed-forward layer."""
 
 
@@ -83,7 +90,10 @@ class ModelParts(Settings, Generic[Unset]):
     positions: PositionKind | Unset = setting("rotary", resume=WEIGHTS, auto=_PRESET)
     """Position encoding: none, a learned table, the paper's sinusoidal, or rotary."""
     rotary_base: PositiveFloat | Unset = setting(
-        10000.0, resume=WEIGHTS, auto="the context, at least 100; llama and pairs: 10,000"
+        10000.0,
+        resume=WEIGHTS,
+        auto="the context, at least 100; llama and pairs: 10,000",
+        needs=Needs("with --positions rotary", lambda run: run["positions"] == "rotary"),
     )
     """Base of the rotary angles."""
     feedforward: FeedForwardKind | Unset = setting("swiglu", resume=WEIGHTS, auto=_PRESET)
@@ -131,7 +141,7 @@ class PartsConfig(ModelParts[Never], ModelSizes):
     """Sines and cosines alternate (the paper), or all sines come first."""
     rotary_scaling: RotaryScaling | None = None
     """Rescaling of the rotary angles for longer contexts."""
-    norm_eps: Annotated[float, Field(gt=0.0)] = 1e-6
+    norm_eps: Epsilon = 1e-6
     """Added to the variance inside a norm."""
     final_norm: bool = True
     """Norm between the last block and the output layer."""
@@ -167,9 +177,9 @@ class EncoderDecoderConfig(PartsConfig):
 
     architecture: Literal["encoder-decoder"] = "encoder-decoder"
     """Architecture of the model."""
-    n_encoder_layers: Positive
+    n_encoder_layers: Layers
     """Number of encoder blocks."""
-    source_vocab_size: Positive | None = None
+    source_vocab_size: Vocabulary | None = None
     """Number of source token ids, with their own embedding table; none = one vocabulary and table for both sides."""
     output_bias: bool = False
     """Bias on the logits (Marian has one; the paper's output layer is the tied table alone)."""

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from mingyue.config.base import Settings
 from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, RotaryScaling
-from mingyue.config.setting import Setting, setting_of
+from mingyue.config.setting import Setting, meaning_of, setting_of
 from mingyue.config.train import TrainSettings
 from mingyue.config.translate import TranslateSettings
 
@@ -56,7 +56,7 @@ def _describe(settings: type[Settings], *, of_run: bool = False) -> str:
 def _row(name: str, info: FieldInfo, *, of_run: bool) -> list[str]:
     values = " or ".join(_values(info.annotation, info.metadata))
     details = setting_of(info) if of_run else None
-    row = [f"`{name}`", values, _default(info, details), _cell(info.description or "")]
+    row = [f"`{name}`", values, _default(info, details), _cell(meaning_of(info))]
     if details is not None:
         rule = details.resume
         row += [details.kinds, f"{'allowed' if rule.allowed else 'refused'}: {_cell(rule.why)}"]
@@ -101,8 +101,14 @@ def _flat(metadata: Iterable[object]) -> list[object]:
 
 def _limits(metadata: Iterable[object]) -> list[str]:
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    found = [f"{signs[key]} {getattr(limit, key):g}" for limit in metadata for key in signs if hasattr(limit, key)]
+    found = [
+        f"{signs[key]} {_number(getattr(limit, key))}" for limit in metadata for key in signs if hasattr(limit, key)
+    ]
     return [", ".join(found)] if found else []
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _cell(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
@@ -44,6 +45,16 @@ OUTPUT = allowed("does not affect the weights")
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What a setting has an effect with only. Without it, a value other than the default is refused."""
+
+    what: str
+    """In words, after "only": with another setting, or without one."""
+    met: Callable[[Mapping[str, Any]], bool]
+    """Whether it is the case; receives all settings of the run by name."""
+
+
+@dataclass(frozen=True)
 class Setting:
     """What `setting` declares; `setting_of` finds it in the metadata of a field."""
 
@@ -54,13 +65,21 @@ class Setting:
     """Default in words, where the value of the default (None, or empty) does not say it."""
     common: bool = False
     """Whether `mingyue train --help` lists it first."""
+    needs: Needs | None = None
+    """What it has an effect with only."""
 
 
 def setting(
-    default: T, *, resume: ResumeRule, kinds: Kind = "both", auto: str = "", common: bool = False
+    default: T,
+    *,
+    resume: ResumeRule,
+    kinds: Kind = "both",
+    auto: str = "",
+    common: bool = False,
+    needs: Needs | None = None,
 ) -> T:  # typed as the default, as `pydantic.Field` is, so that the default is checked against the annotation
     """The field of a training setting; its docstring is the help. For the arguments see `Setting`."""
-    return cast("T", declare(default, Setting(resume, kinds, auto, common)))
+    return cast("T", declare(default, Setting(resume, kinds, auto, common, needs)))
 
 
 def declare(default: object, details: Setting, *, help: str | None = None) -> FieldInfo:
@@ -73,3 +92,10 @@ def declare(default: object, details: Setting, *, help: str | None = None) -> Fi
 def setting_of(info: FieldInfo) -> Setting | None:
     """What was declared with `setting`; None for any other field."""
     return next((one for one in info.metadata if isinstance(one, Setting)), None)
+
+
+def meaning_of(info: FieldInfo) -> str:
+    """What a field means, in one line, with what it needs."""
+    details = setting_of(info)
+    needs = f" Only {details.needs.what}." if details is not None and details.needs is not None else ""
+    return " ".join((info.description or "").split()) + needs

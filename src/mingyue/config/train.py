@@ -12,8 +12,24 @@ from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
 from mingyue.config.base import Settings, nearest
-from mingyue.config.data import DataSettings, PairSettings, TokenizerSettings
-from mingyue.config.model import DecoderOnlyParts, ModelParts, Positive, PositiveFloat, Probability
+from mingyue.config.data import HELD_OUT, DataSettings, PairSettings, TokenizerSettings
+from mingyue.config.model import DecoderOnlyParts, ModelParts
+from mingyue.config.numbers import (
+    Context,
+    Count,
+    Epsilon,
+    Heads,
+    Layers,
+    LearningRate,
+    NonNegative,
+    Positive,
+    PositiveFloat,
+    Probability,
+    Seed,
+    Share,
+    Width,
+    Workers,
+)
 from mingyue.config.setting import (
     NEW_PLAN,
     NEXT_EVALUATION,
@@ -21,17 +37,18 @@ from mingyue.config.setting import (
     OUTPUT,
     ROUNDING,
     WEIGHTS,
+    Needs,
     allowed,
     refused,
     setting,
-    setting_of,
 )
 from mingyue.errors import SettingsError
 
 PresetName = Literal["modern", "speed", "gpt2", "llama", "paper-base", "paper-big", "translate-small"]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
 DEFAULT_MINUTES = 10.0
 """Budget of a run for which none is given."""
+_MUON = Needs("with --optimiser muon", lambda run: run["optimiser"] == "muon")
+_PROCESSES = Needs("in several processes (--nproc)", lambda run: run["nproc"] > 1)
 
 
 class SizeSettings(Settings):
@@ -39,23 +56,23 @@ class SizeSettings(Settings):
 
     preset: PresetName | None = setting(None, resume=WEIGHTS, auto="modern; pairs: translate-small", common=True)
     """modern (like Qwen3), speed (learns fastest), gpt2, llama; for pairs: translate-small, paper-base, paper-big."""
-    depth: Positive | None = setting(None, resume=WEIGHTS, auto="from speed, budget and text", common=True)
+    depth: Layers | None = setting(None, resume=WEIGHTS, auto="from speed, budget and text", common=True)
     """Number of layers; width, heads and learning rates follow from it."""
-    context: Positive | None = setting(None, resume=WEIGHTS, auto="256; less for a shorter text")
+    context: Context | None = setting(None, resume=WEIGHTS, auto="256; less for a shorter text")
     """Context length, in tokens: the most that the model reads at once."""
-    d_model: Positive | None = setting(None, resume=WEIGHTS, auto="64 × depth")
+    d_model: Width | None = setting(None, resume=WEIGHTS, auto="64 × depth")
     """Width of the residual stream."""
-    n_layers: Positive | None = setting(None, resume=WEIGHTS, auto="depth")
+    n_layers: Layers | None = setting(None, resume=WEIGHTS, auto="depth")
     """Number of blocks (of the decoder in an encoder-decoder model)."""
-    n_encoder_layers: Positive | None = setting(None, kinds="pairs", resume=WEIGHTS, auto="as in the decoder")
+    n_encoder_layers: Layers | None = setting(None, kinds="pairs", resume=WEIGHTS, auto="as in the decoder")
     """Number of encoder blocks."""
-    n_heads: Positive | None = setting(None, resume=WEIGHTS, auto="d_model / d_head")
+    n_heads: Heads | None = setting(None, resume=WEIGHTS, auto="d_model / d_head")
     """Number of query heads."""
-    n_kv_heads: Positive | None = setting(None, resume=WEIGHTS, auto="n_heads; llama: a quarter")
+    n_kv_heads: Heads | None = setting(None, resume=WEIGHTS, auto="n_heads; llama: a quarter")
     """Number of key-value heads; fewer than n_heads = grouped-query attention."""
-    d_head: Positive | None = setting(None, resume=WEIGHTS, auto="64; in narrow models 32 or 16")
+    d_head: Width | None = setting(None, resume=WEIGHTS, auto="64; in narrow models 32 or 16")
     """Width of a head."""
-    d_ff: Positive | None = setting(None, resume=WEIGHTS, auto="4 × d_model; swiglu: 8/3 × d_model")
+    d_ff: Width | None = setting(None, resume=WEIGHTS, auto="4 × d_model; swiglu: 8/3 × d_model")
     """Inner width of the feed-forward layer."""
 
 
@@ -98,9 +115,17 @@ class BatchSettings(Settings):
         auto="from the length of the run; pairs: 2048",
     )
     """Tokens of one optimiser step, over all micro-batches and ranks."""
-    micro_batch_tokens: Positive | None = setting(None, resume=ROUNDING, auto="chosen to fit; pairs: batch_tokens")
+    micro_batch_tokens: Positive | None = setting(
+        None,
+        resume=ROUNDING,
+        auto="chosen to fit; pairs: batch_tokens",
+        needs=Needs(
+            "up to --batch-tokens",
+            lambda run: run["batch_tokens"] is None or (run["micro_batch_tokens"] or 0) <= run["batch_tokens"],
+        ),
+    )
     """Tokens of one forward and backward pass; fewer than batch_tokens = gradient accumulation."""
-    unseen_share: Annotated[float, Field(ge=0.0, le=0.5)] = setting(0.001, resume=NEXT_STEP)
+    unseen_share: Annotated[float, Field(ge=0.0, le=0.5, allow_inf_nan=False)] = setting(0.001, resume=NEXT_STEP)
     """Share of the input tokens replaced in training by tokens that the training text does not use, so that an unknown
     character in a prompt does no harm (pairs: in sources only); 0 = none."""
     recompute: bool = setting(
@@ -125,21 +150,21 @@ class OptimiserSettings(Settings):
         "muon", resume=refused("the saved momenta belong to the other optimiser")
     )
     """muon: Muon for matrices, AdamW for embeddings, output layer, gains and biases; adamw: AdamW for all."""
-    learning_rate: PositiveFloat | None = setting(None, resume=NEXT_STEP, auto="from width and optimiser")
+    learning_rate: LearningRate | None = setting(None, resume=NEXT_STEP, auto="from width and optimiser")
     """Peak learning rate of AdamW."""
-    muon_learning_rate: PositiveFloat | None = setting(None, resume=NEXT_STEP, auto="from the width")
+    muon_learning_rate: LearningRate | None = setting(None, resume=NEXT_STEP, auto="from the width", needs=_MUON)
     """Peak learning rate of Muon."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = setting(0.1, resume=NEXT_STEP)
+    weight_decay: Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)] = setting(0.1, resume=NEXT_STEP)
     """Decoupled weight decay of matrices; gains, biases and embeddings have none."""
-    beta1: Share = setting(0.9, resume=NEXT_STEP)
+    beta1: Probability = setting(0.9, resume=NEXT_STEP)
     """AdamW: decay of the first moment."""
-    beta2: Share = setting(0.95, resume=NEXT_STEP)
+    beta2: Probability = setting(0.95, resume=NEXT_STEP)
     """AdamW: decay of the second moment."""
-    adam_eps: PositiveFloat = setting(1e-10, resume=NEXT_STEP)
+    adam_eps: Epsilon = setting(1e-10, resume=NEXT_STEP)
     """AdamW: added to the root of the second moment."""
-    muon_momentum: Share = setting(0.85, resume=NEXT_STEP, auto="0.85; 0.95 for pairs")
+    muon_momentum: Probability = setting(0.85, resume=NEXT_STEP, auto="0.85; 0.95 for pairs", needs=_MUON)
     """Muon: Nesterov momentum."""
-    clip: Annotated[float, Field(ge=0.0)] = setting(1.0, resume=NEXT_STEP)
+    clip: NonNegative = setting(1.0, resume=NEXT_STEP)
     """Largest global norm of the gradient; 0 = no clipping."""
     label_smoothing: Probability = setting(0.0, resume=NEXT_STEP, auto="0.0; 0.1 for pairs")
     """Share of the target probability spread over the vocabulary (the paper, section 5.4: 0.1)."""
@@ -150,11 +175,17 @@ class ScheduleSettings(Settings):
 
     schedule: Literal["wsd", "cosine", "paper", "constant"] = setting("wsd", resume=NEW_PLAN)
     """wsd (warm-up, stable, decay to 0), cosine, paper (section 5.3: d_model^-0.5 · min(step^-0.5, …)), constant."""
-    warmup: Annotated[float, Field(ge=0.0)] = setting(0.02, resume=refused("a run warms up once, at its start"))
+    warmup: NonNegative = setting(0.02, resume=refused("a run warms up once, at its start"))
     """Warm-up: below 1 a share of all steps, from 1 on a number of steps."""
-    decay_share: Share = setting(0.5, resume=NEW_PLAN)
+    decay_share: Share = setting(
+        0.5, resume=NEW_PLAN, needs=Needs("with --schedule wsd", lambda run: run["schedule"] == "wsd")
+    )
     """wsd: share of all steps over which the rate decays linearly."""
-    final_share: Share = setting(0.0, resume=NEW_PLAN)
+    final_share: Share = setting(
+        0.0,
+        resume=NEW_PLAN,
+        needs=Needs("with --schedule wsd or cosine", lambda run: run["schedule"] in ("wsd", "cosine")),
+    )
     """wsd and cosine: learning rate at the end of the last step, as a share of the peak."""
 
 
@@ -168,9 +199,7 @@ class RunSettings(Settings):
         common=True,
     )
     """Run folder."""
-    seed: Annotated[int, Field(ge=0)] = setting(
-        1, resume=refused("the order of the training data and every random choice depend on it")
-    )
+    seed: Seed = setting(1, resume=refused("the order of the training data and every random choice depend on it"))
     """Seed of every random choice."""
     device: str | None = setting(None, resume=ROUNDING, auto="best available", common=True)
     """cpu, cuda or mps."""
@@ -178,17 +207,17 @@ class RunSettings(Settings):
         None, resume=ROUNDING, auto="bf16 where the device is fast in it, else fp32"
     )
     """Number format of the forward pass: fp32, bf16 or fp16."""
-    threads: Positive | None = setting(
+    threads: Workers | None = setting(
         None, resume=ROUNDING, auto="all available cores, shared among the processes of the run"
     )
     """CPU threads per process."""
-    nproc: Positive = setting(1, resume=ROUNDING)
+    nproc: Workers = setting(1, resume=ROUNDING)
     """Processes that train together on this machine, each with its GPU or its share of the cores; torchrun, where it
     is used, decides instead."""
-    parallel: Literal["data", "sharded"] = setting("data", resume=ROUNDING)
+    parallel: Literal["data", "sharded"] = setting("data", resume=ROUNDING, needs=_PROCESSES)
     """What several processes divide: data (each has the whole model and a part of each batch), or sharded (weights,
     gradients and optimiser state too)."""
-    restarts: Annotated[int, Field(ge=0)] = setting(0, resume=allowed("applies to worker failures from here on"))
+    restarts: Count = setting(0, resume=allowed("applies to worker failures from here on"), needs=_PROCESSES)
     """Restarts of all processes, from the last checkpoint, after worker failures; with --nproc (torchrun has
     --max-restarts)."""
     compile: bool | None = setting(
@@ -197,16 +226,23 @@ class RunSettings(Settings):
     """torch.compile of the blocks: costs about 40 s at the start, pays in long runs."""
     evaluate_every: Positive | None = setting(None, resume=NEXT_EVALUATION, auto="about 20 evaluations in the run")
     """Steps between evaluations on the held-out data."""
-    evaluate_tokens: Positive | None = setting(None, resume=NEXT_EVALUATION, auto="≤ 5 % of the training time")
+    evaluate_tokens: Positive | None = setting(
+        None, resume=NEXT_EVALUATION, auto="≤ 5 % of the training time", needs=HELD_OUT
+    )
     """Held-out tokens of an evaluation during the run. The final one uses all; with a budget in minutes, as many as
     take ≤ 20 % of the time."""
     checkpoint_every: Positive | None = setting(None, resume=OUTPUT, auto="about once a minute")
     """Steps between checkpoints."""
     keep: Positive = setting(2, resume=OUTPUT)
     """Number of latest checkpoints kept, besides the best."""
-    sample_every: Annotated[int, Field(ge=0)] | None = setting(None, resume=OUTPUT, auto="5")
+    sample_every: Count | None = setting(None, resume=OUTPUT, auto="5")
     """Evaluations between samples of generated text; 0 = none."""
-    sample_prompt: str = setting("", kinds="text", resume=OUTPUT)
+    sample_prompt: str = setting(
+        "",
+        kinds="text",
+        resume=OUTPUT,
+        needs=Needs("with --sample-every above 0", lambda run: run["sample_every"] != 0),
+    )
     """Prompt of the samples."""
     watch: str = setting("", resume=OUTPUT, auto="nothing saved")
     """Text (for pairs: a source text) whose attention and lens are saved at each checkpoint, for
@@ -214,7 +250,7 @@ class RunSettings(Settings):
     average_last: Positive = setting(1, resume=allowed("applies at the end of the run"))
     """Number of last checkpoints whose weights are averaged at the end (the paper, section 6.1); 1 = no averaging."""
     patience: Positive | None = setting(
-        None, resume=allowed("counted from the evaluations so far"), auto="never stops early"
+        None, resume=allowed("counted from the evaluations so far"), auto="never stops early", needs=HELD_OUT
     )
     """Number of evaluations without a better held-out loss after which the run stops."""
     tensorboard: bool = setting(False, resume=OUTPUT)
@@ -278,17 +314,3 @@ class TrainSettings(Settings):
         """The group and the field of every setting, by name, in order."""
         groups = cls.groups().items()
         return {name: (group, info) for group, owner in groups for name, info in owner.model_fields.items()}
-
-
-def refuse_other_kind(settings: TrainSettings) -> None:
-    """Raise `SettingsError` for settings that were given and have no effect on this kind of run (text, or pairs)."""
-    kind, other = ("pairs", "text") if settings.pairs.given else ("text", "pairs")
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name, (group, info) in settings.fields().items()
-        if (details := setting_of(info)) is not None
-        and details.kinds == other
-        and getattr(getattr(settings, group), name) != info.default
-    ]
-    if given:
-        raise SettingsError(f"a run on {kind} cannot use settings for {other} only: leave {', '.join(given)} out")

@@ -23,6 +23,7 @@ from mingyue.data.store import MEMORY_BYTES, PieceStore, StoredPiece
 from mingyue.data.tokens import SHARD_TOKENS, TokenShards, TokenWriter, check_digests
 from mingyue.data.unseen import begin_id, from_ranges, to_ranges, unseen_ids
 from mingyue.files import write_text_atomically
+from mingyue.parsing import as_record
 from mingyue.text import Tokenizer, make_tokenizer
 
 _BEGINNING = 1 << 20  # tokens of a text that show how its lines end
@@ -99,7 +100,7 @@ def load_corpus(folder: Path) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
     with prepared.opened() as manifest:
         tokenizer = Tokenizer.load(folder / TOKENIZER)
         files = prepared.files(manifest)
-        counts = _Counts(**manifest["counts"])
+        counts = as_record(_Counts, manifest["counts"])
         report = ReadReport.from_dict(manifest["report"])
         unseen = from_ranges(manifest["unseen"]) if "unseen" in manifest else None
     parts = {

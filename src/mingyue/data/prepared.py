@@ -19,8 +19,9 @@ from mingyue.data.hub import hub_files
 from mingyue.data.report import ReadReport
 from mingyue.data.sources import Source
 from mingyue.data.tokens import PREPARE_AGAIN, SHARD_TOKENS, TokenWriter, digests_of
-from mingyue.errors import DataError, TokenizerError
+from mingyue.errors import DataError, FormatError, TokenizerError
 from mingyue.files import explain_os_error, seal_holds, sealed, write_text_atomically
+from mingyue.parsing import read_json_object
 from mingyue.text import Tokenizer
 
 TOKENIZER = "tokenizer.json"
@@ -90,7 +91,7 @@ class PreparedFolder:
             raise DataError(f"{path} is damaged: its checksum does not match its content", advice=PREPARE_AGAIN)
         try:
             yield manifest
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{path} is damaged: {error!r}", advice=PREPARE_AGAIN) from None
         except TokenizerError as error:
             raise DataError(error.message, advice=PREPARE_AGAIN) from None
@@ -118,10 +119,9 @@ class PreparedFolder:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            value = json.loads((self.path / self.manifest).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return read_json_object(self.path / self.manifest)
+        except (OSError, FormatError):
             return None
-        return value if isinstance(value, dict) else None
 
 
 def identity_of(sources: Iterable[Source]) -> list[object] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from mingyue.data.fetch import MissingFileError, fetch_file, file_digest, mirror
 from mingyue.data.report import Progress
 from mingyue.errors import DataError, MissingExtraError
 from mingyue.files import write_text_atomically
+from mingyue.parsing import parse_json
 
 PACKAGE = "chinese-poetry"
 VERSION = "2.0.1"
@@ -55,7 +55,7 @@ def poems_of(archive: Path) -> str:
                 content = package.extractfile(member) if match else None
                 if match and content is not None:
                     files[int(match[1])] = content.read()
-        poems = [_poem(record) for number in sorted(files) for record in json.loads(files[number])]
+        poems = [_poem(record) for number in sorted(files) for record in parse_json(files[number])]
     except (tarfile.TarError, OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{archive.name} does not hold the poems as expected: {error!r}") from None
     return "\n\n".join(poem for poem in poems if poem) + "\n"

@@ -81,8 +81,8 @@ def stream(
     near-ties: sums are rounded differently, and tokens within about 1e-6 nats of each other or of the limit of top-p
     may change places.
 
-    `note` receives sentences for the user: a prompt longer than the context, a text that becomes longer than it; each
-    at most once. `window_start` defines what the model reads then.
+    `note` receives sentences for the user, each at most once: a prompt longer than the context, a text that becomes
+    longer than it, settings without effect. `window_start` defines what the model reads then.
 
     Raises `GenerationError` when an id of a prompt is unknown to the model, or the model's output is NaN.
     """
@@ -91,6 +91,7 @@ def stream(
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
     all_ids = [_prompt_ids(tokenizer, prompt, starts_with_bos, begin_id, model.config.vocab_size) for prompt in prompts]
     _note_long_prompts(all_ids, model.config.context, note)
+    _note_unused(settings, note)
     device = model.embedding.weight.device
     sequences = [
         GeneratedSequence(prompts[i], ids, settings, tokenizer, prompt_index=i, sample=sample, logprobs=logprobs)
@@ -141,6 +142,12 @@ def _note_long_prompts(all_ids: Sequence[Sequence[int]], context: int, note: Not
             f"{which} has {first} tokens, more than the context of {context}: the model reads only its last "
             f"{first - window_start(first, context)}{others}."
         )
+
+
+def _note_unused(settings: GenerateSettings, note: Note) -> None:
+    given = [name for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)) if getattr(settings, name) != off]
+    if settings.temperature == 0 and given:
+        note(f"At temperature 0 the likeliest token is taken: {', '.join(given)} without effect.")
 
 
 def _ignore(_sentence: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mingyue.charts import Chart, MatrixChart, MatrixGrid
+from mingyue.config import Count
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.attention_weights import PartWeights, check_size, part_weights
 from mingyue.inspection.command import ONE_TEXT, Command, Option
@@ -256,7 +257,7 @@ COMMAND = Command(
     attention_view,
     options=(
         *ONE_TEXT,
-        Option("layer", int, "Layer to show, counted from 0; with --head the weights of that one head.", "all"),
-        Option("head", int, "Head to show, counted from 0.", "all"),
+        Option("layer", Count, "Layer to show, counted from 0; with --head the weights of that one head.", "all"),
+        Option("head", Count, "Head to show, counted from 0.", "all"),
     ),
 )

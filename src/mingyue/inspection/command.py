@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, get_origin
 
+from mingyue.config import Count, Seed, checked
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
 
@@ -21,7 +22,7 @@ class Option:
 
     name: str
     type: Any
-    """int or str; list[str] for an option that may be repeated."""
+    """A number of `mingyue.config`, or str; list[str] for an option that may be repeated."""
     help: str
     default: str | int | None = None
     """The default as shown in the help; None = no default."""
@@ -36,8 +37,8 @@ TEXTS = Option("text", list[str], "Text to read; may be repeated. `-` reads stan
 FILE = Option("file", list[str], "UTF-8 file to read the text from.")
 SOURCE = Option("source", str, "Text to translate (same as --text).", architecture="encoder-decoder")
 TARGET = Option("target", str, "Translation to inspect.", "the model's own, beam 4", architecture="encoder-decoder")
-STEP = Option("step", int, "Training step whose checkpoint is inspected.", "the final model, or the best so far")
-SEED = Option("seed", int, "Random seed.", 0)
+STEP = Option("step", Count, "Training step whose checkpoint is inspected.", "the final model, or the best so far")
+SEED = Option("seed", Seed, "Random seed.", 0)
 ONE_TEXT = (TEXT, FILE, SOURCE, TARGET, STEP)
 """The options of a view of one text, or one pair of texts."""
 _READ = frozenset(option.name for option in ONE_TEXT)
@@ -91,8 +92,11 @@ class Command:
         return tuple(option.name for option in self.options if option.name not in _READ)
 
     def view(self, inspected: Inspected, options: Mapping[str, Any]) -> View:
-        """The view of a model and its text, with the options by name."""
+        """The view of a model and its text, with the options by name. Raises `SettingsError` for a wrong number."""
         assert self.make is not None
+        for option in self.options:
+            if option.name in options and get_origin(option.type) is Annotated:
+                checked(option.name, options[option.name], option.type | None)
         if self.texts in ("none", "compared"):
             return self.make(inspected.subject, **options)
         if self.texts in ("optional", "any number"):

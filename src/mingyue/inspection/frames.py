@@ -24,6 +24,7 @@ from mingyue.files import write_bytes_atomically
 from mingyue.inspection.attention_weights import part_weights
 from mingyue.inspection.parts import Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
+from mingyue.parsing import as_object, parse_json
 from mingyue.training.storage import disk_errors
 
 FORMAT = 1
@@ -186,7 +187,7 @@ def read_frames(folder: Path) -> tuple[list[Frame], list[str]]:
 
 def _read(path: Path) -> Frame:
     with safe_open(path, framework="numpy") as file:
-        header = json.loads((file.metadata() or {})[_HEADER])
+        header = as_object(parse_json((file.metadata() or {})[_HEADER]))
         if header["format"] != FORMAT:
             raise ValueError(f"format {header['format']}")
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)

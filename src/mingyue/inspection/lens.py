@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mingyue.charts import Chart, LineChart, TextMark, WordGrid
+from mingyue.config import Positive
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.capture import capture
@@ -329,7 +330,7 @@ COMMAND = Command(
         *ONE_TEXT,
         Option(
             "top",
-            int,
+            Positive,
             "Predictions kept per layer and position. The table shows the first, with --top up to 3; "
             "--out FILE.html shows 25 on hover, --json all.",
             _TOP,

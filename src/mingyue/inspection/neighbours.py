@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from mingyue.charts import BarChart, Chart
+from mingyue.config import Positive
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.command import STEP, Command, Option
@@ -212,7 +213,7 @@ COMMAND = Command(
     neighbours_view,
     options=(
         Option("word", str, "Word whose nearest tokens are listed; one token of the model."),
-        Option("top", int, "Tokens listed.", 10),
+        Option("top", Positive, "Tokens listed.", 10),
         STEP,
     ),
     texts="none",

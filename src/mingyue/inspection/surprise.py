@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mingyue.charts import Chart, TextChart, TextMark
+from mingyue.config import Positive
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.command import ONE_TEXT, Command, Option
@@ -263,6 +264,6 @@ def _view(subject: Subject, reading: Reading, found: Ranked, n_kept: int, stride
 
 COMMAND = Command(
     surprise_view,
-    options=(*ONE_TEXT, Option("top", int, "Likeliest tokens shown per position.", 5)),
+    options=(*ONE_TEXT, Option("top", Positive, "Likeliest tokens shown per position.", 5)),
     any_length=True,
 )

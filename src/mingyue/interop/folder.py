@@ -12,10 +12,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mingyue.config import ModelConfig
-from mingyue.errors import InteropError
+from mingyue.errors import FormatError, InteropError
 from mingyue.files import explain_os_error, write_bytes_atomically, write_text_atomically
 from mingyue.interop.families import from_hf_state, to_hf_state
 from mingyue.models import first_not_finite, read_weights_file
+from mingyue.parsing import read_json_object
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -99,11 +100,8 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return read_json_object(path)
     except FileNotFoundError:
         raise InteropError(f"{path.parent} has no {path.name}: it is not a model of transformers") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, FormatError) as error:
         raise InteropError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise InteropError(f"{path} does not hold a JSON object")
-    return value

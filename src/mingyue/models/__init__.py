@@ -5,7 +5,7 @@ from mingyue.models.decoder_only import DecoderOnly
 from mingyue.models.encoder_decoder import EncoderDecoder
 from mingyue.models.initialise import initialise
 from mingyue.models.parts import TiedOutput
-from mingyue.models.presets import resolve_config, resolve_pair_config
+from mingyue.models.presets import preset_parts, resolve_config, resolve_pair_config
 from mingyue.models.sizes import Sizes, TrainingBytes, sizes
 from mingyue.models.weights import (
     UnreadableModelError,
@@ -32,6 +32,7 @@ __all__ = [
     "first_not_finite",
     "initialise",
     "make_model",
+    "preset_parts",
     "read_model",
     "read_weights_file",
     "resolve_config",

@@ -135,6 +135,12 @@ def resolve_pair_config(
     return EncoderDecoderConfig.read(values, source="the model settings")
 
 
+def preset_parts(settings: ModelSettings, *, of_pairs: bool) -> dict[str, Any]:
+    """The parts of the preset (none, if it is one of the other kind of run), and over them those that were given."""
+    presets, default = (_PAIR_PRESETS, "translate-small") if of_pairs else (_PRESETS, "modern")
+    return presets.get(settings.preset or default, {}) | _given(settings)
+
+
 def default_head(d_model: int) -> int:
     """Default width of a head for a model width: narrow models get narrower heads, so that they have several."""
     return 64 if d_model > 256 else 32 if d_model > 128 else 16

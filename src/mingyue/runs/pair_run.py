@@ -26,7 +26,7 @@ from mingyue.training.memory import MicroBatch
 from mingyue.training.pair_batches import PairBatches
 
 DEFAULT_PAIR_CONTEXT = 256
-_BATCH_TOKENS = 2048
+BATCH_TOKENS = 2048
 _BLEU_LINES = 100
 _SHOWN = 3  # translations that a sample shows
 
@@ -45,7 +45,7 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         self.corpus = corpus
         self.unseen = corpus.target_unseen
         self.config = pair_config(settings, corpus)
-        tokens = settings.batch.batch_tokens or _BATCH_TOKENS
+        tokens = settings.batch.batch_tokens or BATCH_TOKENS
         self.batches = PairBatches(
             corpus,
             batch_tokens=tokens,
@@ -76,7 +76,7 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         settings = settings.with_flat(
             preset=settings.model.preset or "translate-small",
             context=settings.model.context or DEFAULT_PAIR_CONTEXT,
-            batch_tokens=settings.batch.batch_tokens or _BATCH_TOKENS,
+            batch_tokens=settings.batch.batch_tokens or BATCH_TOKENS,
             out=str(run_path(settings)),
             threads=chosen_threads(settings, context.runtime),
         )
@@ -123,7 +123,7 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
     def step_shape(self, settings: TrainSettings) -> tuple[EncoderDecoderConfig, MicroBatch]:
         """(config of the model, shape of the micro-batch of the longest pairs) with these settings."""
         train, batch = self.corpus.train, settings.batch
-        tokens = batch.batch_tokens or _BATCH_TOKENS
+        tokens = batch.batch_tokens or BATCH_TOKENS
         micro = min(tokens, batch.micro_batch_tokens or tokens)
         longest = int(max(train.source_lengths.max(), train.target_lengths.max()))
         shape = MicroBatch(max(1, micro // longest), longest, accumulates=micro < tokens)

@@ -32,6 +32,7 @@ from mingyue.training import (
     measure_peak,
 )
 from mingyue.training.distributed import Ranks
+from mingyue.training.log import summary_writer
 from mingyue.training.memory import MicroBatch, step_memory
 from mingyue.training.memory_check import check_memory, free_memory
 from mingyue.training.names import clean_state
@@ -138,6 +139,8 @@ class Run(ABC, Generic[Config, Batches]):
         """Raise `SettingsError` for what does not fit this machine or this model, before any time is spent on it."""
         free = free_memory(self.context.runtime.device, processes=processes().local_size)
         check_memory(self.settings, self.memory, free)
+        if self.settings.run.tensorboard:
+            summary_writer()
         if self.settings.run.watch:
             check_watched(self._subject(empty_model(self.config)), self.settings.run.watch)
 

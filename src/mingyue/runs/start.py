@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from mingyue.bundle import read_training
-from mingyue.config import TrainSettings, refuse_other_kind
+from mingyue.config import TrainSettings, refuse_other_kind, refuse_unused
 from mingyue.errors import CheckpointError, DataError, MingyueError, SettingsError, TrainingError
-from mingyue.models import UnreadableModelError
-from mingyue.runs.pair_run import PairRun
+from mingyue.models import UnreadableModelError, preset_parts
+from mingyue.runs.pair_run import BATCH_TOKENS, PairRun
 from mingyue.runs.paths import run_path
 from mingyue.runs.processes import check_processes, fitting_threads, note_launch, was_started_by_this_launch
 from mingyue.runs.run import RunContext
@@ -46,6 +46,7 @@ def new_run(settings: TrainSettings, observer: Observer | None, clock: Clock) ->
             advice="Leave out one of the two.",
         )
     refuse_other_kind(settings)
+    refuse_unused(settings, _resolved(settings))
     check_processes(settings)
     path = run_path(settings)
     with join() as ranks:
@@ -78,7 +79,8 @@ def resumed_run(
         observer = (observer if ranks.is_main else None) or Observer()
         folder = ranks.on_main(lambda: _open(path)) or RunFolder(path)
         with folder if ranks.is_main else nullcontext():
-            settings = _share_settings(ranks.on_main(lambda: _changed(folder, changes, observer)), ranks)
+            changed = ranks.on_main(lambda: _changed(folder, changes, observer))
+            settings = _share_settings(None if changed is None else changed[1], ranks)
             runtime = choose_runtime(settings.run.device, settings.run.dtype, settings.run.threads)
             context = RunContext(
                 folder=folder, runtime=runtime, clock=clock, observer=observer, ranks=ranks, resume=True
@@ -86,6 +88,9 @@ def resumed_run(
             with _within(runtime):
                 loaded = ranks.on_main(lambda: _load(settings, context))
                 run = ranks.together(lambda: loaded or _kind(settings).load(settings, context))
+                if (epochs := settings.budget.epochs) is not None:
+                    steps = run.batches.sizes.steps_of(epochs)
+                    ranks.on_main(lambda: changed and _refuse_if_done(folder, *changed, observer, steps=steps))
                 ranks.together(run.check)
                 yield run
 
@@ -95,6 +100,13 @@ def _within(runtime: Runtime) -> Generator[None]:
     """The process as a run needs it; afterwards as the caller had it."""
     with runtime.applied(), random_state_kept(runtime.device), torch.inference_mode(False), torch.enable_grad():
         yield
+
+
+def _resolved(settings: TrainSettings) -> dict[str, object]:
+    """Values of settings as they will be: parts of the preset, processes that torchrun has started, size of a batch."""
+    parts = preset_parts(settings.model, of_pairs=settings.pairs.given)
+    batch_tokens = settings.batch.batch_tokens or (BATCH_TOKENS if settings.pairs.given else None)
+    return {**parts, "nproc": max(settings.run.nproc, processes().size), "batch_tokens": batch_tokens}
 
 
 def _kind(settings: TrainSettings) -> type[TextRun] | type[PairRun]:
@@ -113,17 +125,22 @@ def _share_settings(settings: TrainSettings | None, ranks: Ranks) -> TrainSettin
 
 
 def _prepare(settings: TrainSettings, context: RunContext, notes: Sequence[str]) -> TextRun | PairRun:
-    """Prepare the data of a new run, and tell what will be trained. If that fails, its folder is removed."""
+    """Prepare the data of a new run, and tell what will be trained.
+
+    If that fails, its folder is removed, and a run that it replaced is back in its place.
+    """
     tell = context.observer.on_note
     try:
         note_launch(context.folder)
-        for note in (*notes, *context.runtime.notes):
+        for note in context.runtime.notes:
             tell(note)
         context.measure_peak()
         run = _kind(settings).prepare(settings, context)
         for line in run.describe():
             tell(line)
         run.check()
+        for note in notes:  # only now is it true for good that an old run was moved aside
+            tell(note)
     except BaseException:
         context.folder.remove()  # nothing was trained: the corrected command must not find a run in its folder
         raise
@@ -139,8 +156,8 @@ def _open(path: Path) -> RunFolder:
     return folder
 
 
-def _changed(folder: RunFolder, changes: dict[str, object], observer: Observer) -> TrainSettings:
-    """The settings of a resumed run after the changes. Raises `SettingsError` for what a resume refuses."""
+def _changed(folder: RunFolder, changes: dict[str, object], observer: Observer) -> tuple[TrainSettings, TrainSettings]:
+    """The settings of a resumed run before and after the changes. Raises `SettingsError` for what a resume refuses."""
     folder.sweep()
     if (restored := folder.restore_settings()) is not None:
         observer.on_note(restored)
@@ -150,11 +167,13 @@ def _changed(folder: RunFolder, changes: dict[str, object], observer: Observer) 
         settings = fitting_threads(old, settings)
     check_changes(changes_between(old, settings))
     refuse_other_kind(settings)
+    refuse_unused(settings, _resolved(settings), given=changes)
     check_processes(settings)
     if not folder.begun and not folder.planned:  # run.toml does not yet have the settings that are chosen
         raise _nothing_trained(folder)
-    _refuse_if_done(folder, old, settings, observer)
-    return settings
+    if settings.budget.epochs is None:  # else the number of steps follows from the data
+        _refuse_if_done(folder, old, settings, observer, steps=settings.budget.steps)
+    return old, settings
 
 
 def _load(settings: TrainSettings, context: RunContext) -> TextRun | PairRun:
@@ -197,16 +216,17 @@ def _nothing_trained(folder: RunFolder) -> CheckpointError:
     )
 
 
-def _refuse_if_done(folder: RunFolder, old: TrainSettings, new: TrainSettings, observer: Observer) -> None:
-    """Raise `TrainingError` for a finished run whose budget is not larger now."""
+def _refuse_if_done(
+    folder: RunFolder, old: TrainSettings, new: TrainSettings, observer: Observer, *, steps: int | None
+) -> None:
+    """Raise `TrainingError` for a finished run whose budget is not larger now. `steps`: those of the new budget."""
     log = read_log(folder.metrics)
-    if not log or log[-1]["event"] != "end" or log[-1]["reason"] not in ("finished", "patience"):
+    if not log or log[-1]["event"] != "end" or log[-1].get("reason") not in ("finished", "patience"):
         return
     last, budget = log[-1], new.budget
     more = (
-        (budget.steps is not None and budget.steps > last["step"])
+        (steps is not None and steps > last["step"])
         or (budget.minutes is not None and 60 * budget.minutes > last["seconds"] and budget != old.budget)
-        or (budget.epochs is not None and budget.epochs > (old.budget.epochs or 0))
         or new.run.patience != old.run.patience
     )
     if not more and _has_model_of(folder, last, observer):

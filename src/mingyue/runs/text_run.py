@@ -176,6 +176,10 @@ def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext)
             f"{len(corpus.train):,} tokens (--depth sets it)"
         )
     config = run_config(chosen, corpus.vocab_size)
+    if config.window is not None and config.window >= config.context:
+        observer.on_note(f"The window of {config.window:,} tokens has no effect: the context is {config.context:,}.")
+    if not settings.data.attend_across_documents and corpus.documents == 1:
+        observer.on_note("--no-attend-across-documents has no effect: the text is one document.")
     if config.positions == "rotary":  # recorded: no weight would show a change of it
         chosen = chosen.with_flat(rotary_base=config.rotary_base)
     return chosen.with_flat(out=str(run_path(settings)), threads=chosen_threads(settings, context.runtime))

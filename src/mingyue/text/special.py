@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
 
-from mingyue.errors import TokenizerError
+from mingyue.errors import FormatError, TokenizerError
+from mingyue.parsing import parse_json
 from mingyue.text.spec import Spec, dump
 
 # Names in use, the most specific first; chat tokens and those of BERT are the last resort. The only special token of
@@ -43,11 +43,10 @@ def load_backend(spec: Mapping[str, Any], source: str) -> tokenizers.Tokenizer:
 def parse(text: str, source: str) -> Spec:
     """Parse the text of a tokenizer.json. Raises `TokenizerError` with line and column."""
     try:
-        spec = json.loads(text)
-    except json.JSONDecodeError as error:
+        spec = parse_json(text)
+    except FormatError as error:
         raise TokenizerError(
-            f"{source}: not JSON: {error.msg} at line {error.lineno}, column {error.colno} of {len(text)} characters",
-            advice="The file is damaged or cut short: copy it again.",
+            f"{source}: {error.message}", advice="The file is damaged or cut short: copy it again."
         ) from None
     if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
         raise TokenizerError(

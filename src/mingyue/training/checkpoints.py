@@ -27,9 +27,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from mingyue.errors import CheckpointError, TrainingError
+from mingyue.errors import CheckpointError, FormatError, TrainingError
 from mingyue.files import checksum_of, sha256_of, share_as_folder, sync_folder
 from mingyue.models import first_not_finite, read_weights_file
+from mingyue.parsing import read_json_object, take
 from mingyue.training.sharded_files import read_whole
 from mingyue.training.storage import TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
 
@@ -290,10 +291,10 @@ def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _read_state(folder: Path) -> dict[str, Any]:
     path = folder / _STATE
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        state = read_json_object(path)
+    except (OSError, FormatError) as error:
         raise DamagedCheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
+    if not isinstance(state.get("format"), int):
         raise DamagedCheckpointError(f"{path} is not the state of a checkpoint")
     if state["format"] > FORMAT:
         raise CheckpointError(
@@ -302,4 +303,10 @@ def _read_state(folder: Path) -> dict[str, Any]:
         )
     if state.get("checksum") != checksum_of(state):
         raise DamagedCheckpointError(f"{path} is damaged: its checksum does not fit its content")
+    try:
+        take(state, "run", dict)
+        for name in take(state, "checksums", dict):
+            take(state["checksums"], name, str)
+    except FormatError as error:
+        raise DamagedCheckpointError(f"{path} is damaged: {error.message}") from None
     return state

@@ -45,6 +45,13 @@ def choose_plan(
     else:
         warmup = None if old is None else old.warmup_steps
         plan = make_plan(settings, sizes, pace=pace, seconds=seconds, step=step, warmup=warmup)
+        wanted = round(settings.schedule.warmup)  # below 1 it is a share of the steps, which always fits
+        if wanted > plan.total_steps:
+            rate = plan.multiplier(plan.total_steps - 1)
+            tell(
+                f"The warm-up of {wanted:,} steps is longer than the run of {plan.total_steps:,}: it takes all of "
+                f"them, and the last step has {rate:.3f} of the peak rate. Give a shorter --warmup, or more steps."
+            )
     if old is not None and not same:
         tell(
             f"The plan is {plan.total_steps:,} steps instead of {old.total_steps:,}; {step:,} are taken. The schedule "

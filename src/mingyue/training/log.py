@@ -20,9 +20,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from mingyue.errors import MissingExtraError
+from mingyue.errors import FormatError, MissingExtraError
 from mingyue.files import write_bytes_atomically
+from mingyue.parsing import as_object, parse_json, take
 from mingyue.training.storage import disk_errors, free_name
+
+_TYPES: dict[str, type] = {"event": str, "step": int, "tokens": int, "seconds": float}
+_TYPES_OF: dict[str, dict[str, type]] = {"evaluate": {"heldout_loss": float}, "end": {"reason": str}}
+"""Of the keys that are read again; a line with other types is damaged. (A number that is not finite is null.)"""
 
 
 class MetricsLog:
@@ -111,24 +116,32 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 def _event(line: bytes) -> dict[str, Any] | None:
     """The event of a line of the log; None for a damaged line."""
     try:
-        event = json.loads(line)
-    except ValueError:
+        event = as_object(parse_json(line))
+        for key, kind in {**_TYPES, **_TYPES_OF.get(take(event, "event", str), {})}.items():
+            if key in _TYPES or event.get(key) is not None:
+                take(event, key, kind)
+    except FormatError:
         return None
-    return event if isinstance(event, dict) and set(event) >= {"event", "step", "tokens", "seconds"} else None
+    return event
+
+
+def summary_writer() -> Any:  # noqa: ANN401  (a class of an optional package)
+    """The class that writes TensorBoard events. Raises `MissingExtraError` if it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError(
+            "--tensorboard needs the tensorboard package, which is not installed",
+            advice="pip install 'mingyue[track]'",
+        ) from error
+    return SummaryWriter
 
 
 class Board:
     """TensorBoard scalars and texts, under `<event>/<key>`. Raises `MissingExtraError` if it is not installed."""
 
     def __init__(self, folder: Path, *, from_step: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError(
-                "--tensorboard needs the tensorboard package, which is not installed",
-                advice="pip install 'mingyue[track]'",
-            ) from error
-        self._writer = SummaryWriter(str(folder), purge_step=from_step + 1 if from_step else None)
+        self._writer = summary_writer()(str(folder), purge_step=from_step + 1 if from_step else None)
 
     def write(self, event: str, step: int, values: Mapping[str, object]) -> None:
         """Add an event's numbers and texts."""

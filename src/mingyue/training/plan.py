@@ -15,6 +15,7 @@ from typing import Any
 
 from mingyue.config import DEFAULT_MINUTES, RunSettings, TrainSettings
 from mingyue.errors import TrainingError
+from mingyue.parsing import as_record
 from mingyue.training.pace import Pace
 from mingyue.training.schedules import ScheduleKind, decay_start, multiplier, warmup_steps
 
@@ -115,8 +116,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Plan:
-        """The plan of such an object."""
-        return cls(**value)
+        """The plan of such an object. Raises `FormatError` for a value that is missing or of another type."""
+        return as_record(cls, value)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mingyue.config import TrainSettings
-from mingyue.errors import CheckpointError
+from mingyue.errors import CheckpointError, FormatError
 from mingyue.runtime import Runtime
 from mingyue.training.checkpoints import Checkpoint, Checkpoints
 from mingyue.training.distributed import Ranks
@@ -110,4 +110,8 @@ def recorded_plan(
     recorded = ranks.share(lambda: folder.read_plan(plan_key(before), tell))
     if recorded is None:
         return None, False
-    return Plan.from_json(recorded["plan"]), recorded["key"] == plan_key(settings)
+    try:
+        return Plan.from_json(recorded["plan"]), recorded["key"] == plan_key(settings)
+    except FormatError as error:
+        tell(f"The recorded plan is damaged: {error.message}. A new plan is made.")
+        return None, False

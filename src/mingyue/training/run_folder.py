@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +22,9 @@ from typing import IO, Any
 import tomli_w
 
 from mingyue.config import TrainSettings
-from mingyue.errors import CheckpointError, SettingsError
+from mingyue.errors import CheckpointError, FormatError, SettingsError
 from mingyue.files import seal_holds, sealed, write_text_atomically
+from mingyue.parsing import read_json_object, read_toml, take
 from mingyue.training.checkpoints import Checkpoints, DamagedCheckpointError
 from mingyue.training.log import read_log
 from mingyue.training.storage import disk_errors, free_name, remove_folder, set_aside, swept
@@ -41,6 +41,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: IO[bytes] | None = None
+        self._replaced: Path | None = None
+        """Where the run is now that was in this folder before; `remove` moves it back."""
 
     @property
     def settings_path(self) -> Path:
@@ -98,10 +100,11 @@ class RunFolder:
     def create(cls, path: Path, settings: TrainSettings) -> tuple[RunFolder, list[str]]:
         """Create the folder of a new run, locked, with its run.toml; returns it and sentences for the user.
 
-        A run that is there already is moved aside with `overwrite`. Raises `CheckpointError` for it without
-        `overwrite`, for a folder with other content, for one in use, and when it cannot be written.
+        A run that is there already is moved aside with `overwrite`; `remove` moves it back. Raises `CheckpointError`
+        for it without `overwrite`, for a folder with other content, for one in use, and when it cannot be written.
         """
         notes: list[str] = []
+        aside: Path | None = None
         if path.is_file():
             raise CheckpointError(f"{path} is a file, not a folder", advice="Choose another --out.")
         _sweep_beside(path)
@@ -126,14 +129,18 @@ class RunFolder:
                 else:
                     old.remove()  # stopped before its first checkpoint: nothing to resume
         folder = cls(path)
-        with disk_errors("the run folder", path):
-            path.mkdir(parents=True, exist_ok=True)
-        folder.lock()
+        folder._replaced = aside
         try:
+            with disk_errors("the run folder", path):
+                path.mkdir(parents=True, exist_ok=True)
+            folder.lock()
             folder.sweep()
             folder.write_settings(settings)
         except BaseException:
-            folder.unlock()
+            if aside is None:
+                folder.unlock()
+            else:
+                folder.remove()
             raise
         return folder, notes
 
@@ -174,10 +181,10 @@ class RunFolder:
         if not self.settings_path.is_file():
             return self._settings_of_latest()[1]
         try:
-            values = tomllib.loads(self.settings_path.read_text(encoding="utf-8"))
+            values = read_toml(self.settings_path)
             if not values:
                 raise ValueError("there is nothing in it")
-        except (OSError, ValueError) as error:  # neither text nor TOML, or empty
+        except (OSError, ValueError) as error:  # not TOML, or empty
             raise SettingsError(
                 f"{self.settings_path} cannot be read: {error}",
                 advice="Correct it, or delete it: `mingyue resume` then takes the settings from the latest checkpoint.",
@@ -217,13 +224,15 @@ class RunFolder:
         damage = "is missing"
         if path.is_file():
             try:
-                found = json.loads(path.read_text(encoding="utf-8"))
-                if isinstance(found, dict) and {"key", "plan"} <= set(found) and seal_holds(found):
+                found = read_json_object(path)
+                if seal_holds(found):
+                    take(found, "key", str)
+                    take(found, "plan", dict)
                     return found
                 damage = "is damaged: its checksum does not fit its content"
             except PermissionError as error:
                 raise CheckpointError(f"{path} cannot be read: permission denied") from error
-            except (OSError, ValueError) as error:
+            except (OSError, FormatError) as error:
                 damage = f"cannot be read: {error}"
             damage += f". It was set aside as {set_aside(path).name}"
         plans = [line for line in read_log(self.metrics) if line["event"] == "plan"]
@@ -236,10 +245,14 @@ class RunFolder:
         return {"key": key, "plan": {name: value for name, value in plans[-1].items() if name not in known}}
 
     def remove(self) -> None:
-        """Remove the folder of a run without a checkpoint."""
+        """Remove the folder of a run without a checkpoint, and move the run back that it replaced."""
         self.unlock()
         with disk_errors("the run folder", self.path):
-            remove_folder(self.path)
+            if self.path.is_dir():
+                remove_folder(self.path)
+            if self._replaced is not None:
+                self._replaced.rename(self.path)
+                self._replaced = None
 
     def lock(self) -> None:
         """Lock the folder for this process. The system releases the lock when the process ends, however it ends.

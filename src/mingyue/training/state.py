@@ -11,6 +11,7 @@ import torch
 
 from mingyue import __version__
 from mingyue.config import TrainSettings
+from mingyue.parsing import as_record
 from mingyue.runtime import Runtime
 from mingyue.training.step import StepResult
 
@@ -71,8 +72,8 @@ class RunState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> RunState:
-        """The state of such an object."""
-        return cls(**value)
+        """The state of such an object. Raises `FormatError` for a value that is of another type."""
+        return as_record(cls, value)
 
 
 def plan_key(settings: TrainSettings) -> str:

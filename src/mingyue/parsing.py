@@ -1,0 +1,157 @@
+"""Reads the JSON and TOML of Mingyue's own files and of model folders: bounded in size and depth, checked in type.
+
+A damaged or hostile file is a `FormatError`, never a fault: nesting would exhaust the stack of the parser and of
+whatever walks the result, an integer of thousands of digits fits no number of the program, and a value of another type
+(`"no"` where a bool belongs) would be taken for something else.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mingyue.errors import FormatError
+
+MAX_BYTES = 64 * 2**20
+"""Largest file; the largest tokenizer.json in use have half of it."""
+MAX_DEPTH = 100
+"""Levels of lists and objects inside one another."""
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+T = TypeVar("T")
+_NAMES = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
+    """The value of a JSON text (bytes: UTF-8). Raises `FormatError` with line and column."""
+    decoded = _decoded(text)
+    try:
+        value = json.loads(decoded)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno} of {len(decoded):,} characters"
+        raise FormatError(f"not JSON: {error.msg} at {where}") from None
+    except (RecursionError, ValueError) as error:  # ValueError: an integer with more digits than Python reads
+        raise _beyond(error) from None
+    return _bounded(value)
+
+
+def parse_toml(text: str | bytes) -> dict[str, Any]:
+    """The content of a TOML text (bytes: UTF-8). Raises `FormatError` with line and column."""
+    try:
+        value = tomllib.loads(_decoded(text))
+    except tomllib.TOMLDecodeError as error:
+        raise FormatError(f"not TOML: {error}") from None
+    except (RecursionError, ValueError) as error:
+        raise _beyond(error) from None
+    _bounded(value)
+    return value
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds. Raises `OSError` if it cannot be read, `FormatError` for any other content."""
+    return as_object(parse_json(_content(path)))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file. Raises as `read_json_object`."""
+    return parse_toml(_content(path))
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """`value`, which must be a JSON object. Raises `FormatError` otherwise."""
+    if not isinstance(value, dict):
+        raise FormatError(f"a JSON object was expected, not {_shown(value)}")
+    return value
+
+
+def take(values: Mapping[str, Any], key: str, kind: type[T], default: T | None = None) -> T:
+    """`values[key]`, which must be of `kind` (an integer is also a float); `default`, if given, where it is missing.
+
+    Raises `FormatError` that names the key.
+    """
+    if key not in values and default is not None:
+        return default
+    if key not in values:
+        raise FormatError(f"{key!r} is missing")
+    value = values[key]
+    if kind is float and type(value) is int:
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise FormatError(f"{key!r} is {_shown(value)}, not {_NAMES.get(kind, kind.__name__)}")
+    return value
+
+
+def as_record(cls: type[T], value: object) -> T:
+    """`value`, a JSON object, as the dataclass `cls`, each field of its declared type.
+
+    Raises `FormatError` that names the first field that is missing, unknown or of another type.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    values = as_object(value)
+    unknown = sorted(set(values) - set(cls.__dataclass_fields__))  # type: ignore[attr-defined]
+    if unknown:
+        raise FormatError(f"{unknown[0]!r} is unknown")
+    try:
+        return TypeAdapter(cls).validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise FormatError(f"{where!r} is {_shown(first['input'])}: {first['msg']}") from None
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise FormatError(f"larger than {MAX_BYTES // 2**20} MiB, the most that is read of such a file")
+    return content
+
+
+def _decoded(text: str | bytes) -> str:
+    if isinstance(text, str):
+        return text
+    try:
+        return text.decode("utf-8-sig")  # some editors write a byte order mark
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8: byte {error.start:,} is 0x{text[error.start]:02x}") from None
+
+
+def _bounded(value: Any) -> Any:  # noqa: ANN401  (any JSON value)
+    """`value`, after a check of its depth and integers, level by level: the check itself must not recurse."""
+    depth, level = 0, [value]
+    while level:
+        if any(type(one) is int and not _LEAST <= one <= _MOST for one in level):
+            raise FormatError("an integer in it has more than 64 bits")
+        dicts: list[dict[str, Any]] = [one for one in level if isinstance(one, dict)]
+        lists: list[list[Any]] = [one for one in level if isinstance(one, list)]
+        if depth == MAX_DEPTH and (dicts or lists):
+            raise _too_deep()
+        level = [inside for one in dicts for inside in one.values()] + [inside for one in lists for inside in one]
+        depth += 1
+    return value
+
+
+def _beyond(error: Exception) -> FormatError:
+    if isinstance(error, RecursionError):
+        return _too_deep()
+    return FormatError("an integer in it has thousands of digits" if "digits" in str(error) else str(error))
+
+
+def _too_deep() -> FormatError:
+    return FormatError(f"lists and objects in it are nested more than {MAX_DEPTH} levels deep")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
