@@ -18,7 +18,7 @@ MOST_LINES = 350
 
 # A package imports only packages of lower layers; packages of one layer are independent, except for NEIGHBOURS.
 LAYERS = (
-    {"errors"},
+    {"errors", "printable"},
     {"files", "runtime", "config", "words"},
     {"nn", "text"},
     {"models", "data"},
@@ -32,9 +32,9 @@ LAYERS = (
     {"serve", "claims"},
     {"cli"},
 )
-NEIGHBOURS = {("config", "files"), ("config", "runtime"), ("runtime", "files")}
+NEIGHBOURS = {("errors", "printable"), ("config", "files"), ("config", "runtime"), ("runtime", "files")}
 FORBIDDEN = {("training", "generation"), ("training", "scoring"), ("training", "inspection"), ("data", "models")}
-NO_TORCH_AT_TOP = ("__init__", "__main__", "errors", "files", "config", "runtime", "cli", "diagnostics")
+NO_TORCH_AT_TOP = ("__init__", "__main__", "errors", "printable", "files", "config", "runtime", "cli", "diagnostics")
 
 
 def layer(part: str) -> int:

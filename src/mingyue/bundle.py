@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.data.unseen import from_ranges
 from mingyue.errors import BundleError
-from mingyue.files import explain_os_error, sha256_of, sync_folder, write_text_atomically
+from mingyue.files import explain_os_error, reason_of, sha256_of, sync_folder, utf8_name, write_text_atomically
 from mingyue.models import DecoderOnly, EncoderDecoder, Transformer, TransformerConfig, make_model
 from mingyue.text import Tokenizer
 
@@ -251,18 +251,20 @@ def read_weights(path: Path, model: torch.nn.Module, *, device: torch.device | s
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     weights: dict[str, torch.Tensor] = {}
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with utf8_name(path) as name, safe_open(name, framework="pt", device=str(device)) as file:
             stored = set(file.keys())
-            for name, shape in expected.items():
-                if name not in stored:
-                    raise BundleError(f"{path}: tensor {name} {list(shape)} is missing")
-            for name in sorted(stored - set(expected)):
-                raise BundleError(f"{path}: tensor {name} does not belong to this model")
-            for name, shape in expected.items():
-                found = tuple(file.get_slice(name).get_shape())
+            for tensor, shape in expected.items():
+                if tensor not in stored:
+                    raise BundleError(f"{path}: tensor {tensor} {list(shape)} is missing")
+            for tensor in sorted(stored - set(expected)):
+                raise BundleError(f"{path}: tensor {tensor} does not belong to this model")
+            for tensor, shape in expected.items():
+                found = tuple(file.get_slice(tensor).get_shape())
                 if found != shape:
-                    raise BundleError(f"{path}: tensor {name} is {list(found)}, the config asks for {list(shape)}")
-                weights[name] = file.get_tensor(name)
+                    raise BundleError(f"{path}: tensor {tensor} is {list(found)}, the config asks for {list(shape)}")
+                weights[tensor] = file.get_tensor(tensor)
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {reason_of(error)}") from error
     except SafetensorError as error:
         raise BundleError(f"{path} is damaged: {error}", advice="Copy it again, or use another checkpoint.") from error
     return weights
@@ -276,7 +278,8 @@ def _write(
     header = {"format": FORMAT, "model": config.model_dump(mode="json")}
     write_text_atomically(folder / "config.json", _json(header))
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
-    save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
+    with utf8_name(folder / "model.safetensors", new=True) as name:
+        save_file(plain, name, metadata={"format": "pt"})
     with (folder / "model.safetensors").open("rb+") as file:
         os.fsync(file.fileno())
     # safetensors and mkdtemp let only the owner read; a model is meant to be shared, so the umask decides.

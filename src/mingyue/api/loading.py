@@ -16,6 +16,7 @@ from mingyue.config import EncoderDecoderConfig, TrainSettings
 from mingyue.data import load_corpus, load_pairs
 from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, CheckpointError, DataError
+from mingyue.files import path_of
 from mingyue.models import DecoderOnly, EncoderDecoder
 from mingyue.runs import pair_config, run_config
 from mingyue.runtime import choose_runtime
@@ -69,7 +70,7 @@ def find_model(path: str | Path, step: int | None = None) -> Path | RunFolder:
     With a `step`, always the run folder. Raises `BundleError` if `path` is neither a model folder nor a run folder,
     and if a `step` is given for a folder without checkpoints.
     """
-    path = Path(path)
+    path = path_of(path)
     folder = RunFolder(path)
     if step is not None and path.exists():
         if folder.settings_path.is_file() or folder.checkpoints.is_dir():

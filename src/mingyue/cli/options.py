@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter
@@ -17,6 +16,7 @@ from pydantic.fields import FieldInfo
 from mingyue.cli.app import shown_default
 from mingyue.config import PairSettings, Setting, Settings, TrainSettings, one_budget, setting_of
 from mingyue.errors import SettingsError
+from mingyue.files import path_of, reason_of, restore_names
 
 _ALIASES = {"optimiser": "--optimizer"}
 _KINDS = {"both": "", "text": " Text only.", "pairs": " Pairs only."}
@@ -127,9 +127,9 @@ def read_toml(path: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        return tomllib.loads(restore_names(path_of(path).read_text(encoding="utf-8-sig")))
     except OSError as error:
-        message, advice = f"cannot be read: {error.strerror}", "Give --config an existing file."
+        message, advice = f"cannot be read: {reason_of(error)}", "Give --config an existing file."
     except UnicodeDecodeError as error:
         message, advice = f"not UTF-8 at byte {error.start}", "Save the file as UTF-8."
     except tomllib.TOMLDecodeError as error:

@@ -20,6 +20,7 @@ from mingyue.data.corpora import CORPORA, resolve_corpus
 from mingyue.data.encodings import Opener
 from mingyue.data.report import ReadReport, readable
 from mingyue.errors import DataError
+from mingyue.files import path_of, reason_of
 
 Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "hub"]
 _KINDS: dict[str, Kind] = {
@@ -125,7 +126,7 @@ def _readable(name: str) -> Generator[None]:
             f"{name} is damaged, or not compressed by gzip: {error}", advice="Download or compress it again."
         ) from None
     except OSError as error:
-        raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
+        raise DataError(f"{name} cannot be read: {reason_of(error)}") from None
 
 
 def _expand(name: str, report: ReadReport, *, with_field: bool) -> Iterator[Source]:
@@ -135,7 +136,7 @@ def _expand(name: str, report: ReadReport, *, with_field: bool) -> Iterator[Sour
     if name.startswith("hf://"):
         yield Source(name, "hub", None, named=True)
         return
-    path = Path(name).expanduser()
+    path = path_of(name)
     if _is_there(path):
         yield from _folder(path, report) if path.is_dir() else [_file(path, name, named=True)]
         return
@@ -185,11 +186,11 @@ def _folder(folder: Path, report: ReadReport) -> Iterator[Source]:
 
 
 def _refuse(error: OSError) -> None:
-    raise DataError(f"the folder {error.filename} cannot be read: {error.strerror}")
+    raise DataError(f"the folder {error.filename} cannot be read: {reason_of(error)}")
 
 
 def _globbed(pattern: str, report: ReadReport) -> Iterator[Source]:
-    paths = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]  # noqa: PTH207
+    paths = [Path(name) for name in glob.glob(str(path_of(pattern)), recursive=True)]  # noqa: PTH207
     paths.sort(key=lambda path: path.parts)
     if not paths:
         raise DataError(f"nothing matches {pattern}", advice="Check the pattern; ** also matches inside folders.")

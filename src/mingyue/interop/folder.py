@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mingyue.config import ModelConfig
 from mingyue.errors import InteropError
-from mingyue.files import explain_os_error, write_bytes_atomically, write_text_atomically
+from mingyue.files import explain_os_error, reason_of, utf8_name, write_bytes_atomically, write_text_atomically
 from mingyue.interop.families import from_hf_state, to_hf_state
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -87,9 +87,11 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 def _read_file(path: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError) as error:
+        with utf8_name(path) as name, safe_open(name, framework="pt") as file:
+            return {tensor: file.get_tensor(tensor) for tensor in file.keys()}  # noqa: SIM118 - not a dict
+    except OSError as error:
+        raise InteropError(f"{path} cannot be read: {reason_of(error)}") from error
+    except SafetensorError as error:
         raise InteropError(f"{path} is damaged: {error}", advice="Copy it again.") from error
 
 

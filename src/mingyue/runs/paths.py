@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mingyue.config import TrainSettings
+from mingyue.files import path_of
 from mingyue.runtime import Runtime
 
 
 def run_path(settings: TrainSettings) -> Path:
     """The folder of a run: `--out`, or runs/<name of the first source>."""
     if settings.run.out is not None:
-        return Path(settings.run.out)
+        return path_of(settings.run.out)
     pairs = settings.pairs
     files: Sequence[str] = settings.data.sources or pairs.source or pairs.pairs
     first = files[0].removesuffix(".gz")

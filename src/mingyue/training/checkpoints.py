@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mingyue.errors import CheckpointError, TrainingError
-from mingyue.files import checksum_of, sha256_of, sync_folder
+from mingyue.files import checksum_of, sha256_of, sync_folder, utf8_name
 from mingyue.training.sharded_files import read_whole
 from mingyue.training.storage import TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
 
@@ -114,7 +114,8 @@ class Checkpoints:
         for name, expected in state["checksums"].items():
             self.check_file(step, name, expected)
         if _MODEL in state["checksums"]:
-            return Checkpoint(step, load_file(folder / _MODEL), load_file(folder / _OPTIMISER), state["run"])
+            with utf8_name(folder / _MODEL) as model, utf8_name(folder / _OPTIMISER) as optimiser:
+                return Checkpoint(step, load_file(model), load_file(optimiser), state["run"])
         return Checkpoint(step, *read_whole(folder), state["run"])
 
     def read_state(self, step: int) -> dict[str, Any]:
@@ -192,8 +193,10 @@ def check_finite(weights: Mapping[str, torch.Tensor], step: int) -> None:
 
 def _write(folder: Path, checkpoint: Checkpoint) -> dict[str, str]:
     """Write the tensors and flush them to the disk; returns the checksums of the files."""
-    save_file(_plain(checkpoint.model), folder / _MODEL, metadata={"format": "pt"})
-    save_file(_plain(checkpoint.optimiser), folder / _OPTIMISER)
+    with utf8_name(folder / _MODEL, new=True) as name:
+        save_file(_plain(checkpoint.model), name, metadata={"format": "pt"})
+    with utf8_name(folder / _OPTIMISER, new=True) as name:
+        save_file(_plain(checkpoint.optimiser), name)
     for name in (_MODEL, _OPTIMISER):
         sync_file(folder / name)
     return {name: sha256_of(folder / name) for name in (_MODEL, _OPTIMISER)}
@@ -206,7 +209,7 @@ def _write_state(folder: Path, checksums: Mapping[str, str], run: Mapping[str, A
         "run": dict(run),
     }
     state["checksum"] = checksum_of(state)
-    with (folder / _STATE).open("w", encoding="utf-8", newline="\n") as file:
+    with (folder / _STATE).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.write(json.dumps(state, ensure_ascii=False, indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
