@@ -3,6 +3,7 @@ r"""Text that can be shown: characters that a terminal obeys, or that a picture 
 from __future__ import annotations
 
 import re
+import unicodedata
 
 # Control characters but line ends and tabs, controls of the direction of text, line and paragraph separators, lone
 # surrogates, and the two characters that XML does not allow.
@@ -15,6 +16,11 @@ def printable(text: str) -> str:
     Line ends and tabs are kept. A byte of a file name that is not UTF-8, a lone surrogate in Python, becomes `\xe9`.
     """
     return _UNSHOWABLE.sub(_shown, text)
+
+
+def standing_alone(text: str) -> str:
+    """`text` with a dotted circle before a combining mark at its start, which would join what stands before it."""
+    return f"◌{text}" if text and unicodedata.category(text[0]) in ("Mn", "Me") else text
 
 
 def _shown(found: re.Match[str]) -> str:

@@ -82,7 +82,7 @@ def test_a_missing_file_is_named_with_its_neighbour(read, write, tmp_path):
         read(tmp_path / "poem.txt")
     with pytest.raises(DataError, match="known corpus python-docs"):
         read("pyton-docs")
-    with pytest.raises(DataError, match="no file"):
+    with pytest.raises(DataError, match="too long"):
         read("x" * 5000)
     with pytest.raises(DataError, match="no text was named"):
         sources.expand_sources([], None)

@@ -7,6 +7,9 @@ import re
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from mingyue.charts.vega import drawable
+from mingyue.printable import printable, standing_alone
+
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
@@ -33,7 +36,7 @@ def inline_code(text: str) -> Markup:
 
 def visible(text: str) -> str:
     """Text with signs for line ends and tabs, and for spaces where there is nothing else."""
-    text = text.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥")
+    text = standing_alone(text.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥"))
     return text.replace(" ", "␣") if text.strip(" ") == "" else text
 
 
@@ -51,9 +54,10 @@ def environment() -> Environment:
         loader=PackageLoader("mingyue.charts", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"inline_code": inline_code, "visible": visible}
+    made.filters |= {"inline_code": inline_code, "visible": visible, "drawable": drawable}
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return made

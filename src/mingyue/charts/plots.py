@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from mingyue.charts import axes, markup
 from mingyue.charts.chart import Chart
-from mingyue.charts.vega import CONFIG, heading, import_extra, without_line_separators
+from mingyue.charts.vega import CONFIG, drawable, heading, import_extra
 
 Row = Mapping[str, Any]
 Rule = tuple[float, str]
@@ -56,7 +56,7 @@ class Plot(Chart):
                 layer["data"] = _ONE_ROW
         spec.pop("datasets", None)
         whole = {**spec, "data": {"values": self._values()}, "title": heading(self), "config": CONFIG}
-        return without_line_separators(whole)
+        return drawable(whole)
 
     def html(self) -> str:
         """The figure for a page: its script draws the spec when it comes into view."""

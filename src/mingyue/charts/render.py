@@ -9,7 +9,7 @@ from typing import Any
 
 from mingyue.charts.chart import Chart
 from mingyue.charts.fonts import chinese_font, display_width, has_chinese
-from mingyue.charts.vega import CONFIG, import_extra, pixels
+from mingyue.charts.vega import CONFIG, drawable, import_extra, pixels
 from mingyue.errors import SettingsError
 from mingyue.words import TextTable
 
@@ -28,14 +28,15 @@ def stacked(charts: Sequence[Chart], tables: Sequence[TextTable] = ()) -> dict[s
         raise SettingsError("there is nothing to draw")
     parts = [{key: value for key, value in spec.items() if key != "config"} for spec in specs]
     if len(parts) == 1:
-        return {**parts[0], "config": CONFIG, "padding": 12}
-    return {
+        return drawable({**parts[0], "config": CONFIG, "padding": 12})
+    whole = {
         "vconcat": parts,
         "spacing": 36,
         "resolve": {"scale": dict.fromkeys(("color", "fill", "strokeDash", "x", "y"), "independent")},
         "config": CONFIG,
         "padding": 12,
     }
+    return drawable(whole)
 
 
 def png(spec: Mapping[str, Any]) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 from mingyue.charts.chart import Chart
 from mingyue.charts.fonts import FONT_STACK, wrap
 from mingyue.errors import MissingExtraError
+from mingyue.printable import printable
 
 CONFIG: dict[str, Any] = {
     "font": FONT_STACK,
@@ -79,13 +80,13 @@ def colour_legend(low: float, high: float, colours: tuple[str, ...], **legend: o
     }
 
 
-def without_line_separators(value: Any) -> Any:  # noqa: ANN401
-    """A spec, or a part of it, with spaces for U+2028 and U+2029.
+def drawable(value: Any) -> Any:  # noqa: ANN401
+    """A spec, or the data of a chart, with characters that cannot be drawn as symbols.
 
-    Vega makes expressions of titles and names, and its parser accepts neither character inside a string.
+    An SVG may not hold control characters, and Vega's expressions, which hold titles and names, no U+2028 and U+2029.
     """
     if isinstance(value, str):
-        return value.translate({0x2028: " ", 0x2029: " "})
+        return printable(value)
     if isinstance(value, dict):
-        return {name: without_line_separators(part) for name, part in value.items()}
-    return [without_line_separators(part) for part in value] if isinstance(value, list) else value
+        return {drawable(name): drawable(part) for name, part in value.items()}
+    return [drawable(part) for part in value] if isinstance(value, list | tuple) else value

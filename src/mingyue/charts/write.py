@@ -63,7 +63,10 @@ def write_page(
 
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
     """Write plain values as JSON. Raises `SettingsError` for a path that cannot be written."""
-    _write(path_of(path), (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8"))
+    _write(
+        path_of(path),
+        (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "backslashreplace"),
+    )
 
 
 def check_output_path(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> str:

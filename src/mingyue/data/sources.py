@@ -19,7 +19,7 @@ from mingyue.config import nearest
 from mingyue.data.corpora import CORPORA, resolve_corpus
 from mingyue.data.encodings import Opener
 from mingyue.data.report import ReadReport, readable
-from mingyue.errors import DataError
+from mingyue.errors import DataError, SettingsError
 from mingyue.files import path_of, reason_of
 
 Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "hub"]
@@ -136,7 +136,10 @@ def _expand(name: str, report: ReadReport, *, with_field: bool) -> Iterator[Sour
     if name.startswith("hf://"):
         yield Source(name, "hub", None, named=True)
         return
-    path = path_of(name)
+    try:
+        path = path_of(name)
+    except SettingsError as error:
+        raise DataError(error.message, advice=error.advice) from error
     if _is_there(path):
         yield from _folder(path, report) if path.is_dir() else [_file(path, name, named=True)]
         return
