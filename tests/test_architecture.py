@@ -130,19 +130,8 @@ def test_the_command_line_reaches_models_only_through_api():
 
     `claims` is in a layer above `api`, so the command line imports it directly.
     """
-    allowed = {
-        "api",
-        "claims",
-        "cli",
-        "config",
-        "data",
-        "errors",
-        "files",
-        "printable",
-        "runtime",
-        "words",
-        "__version__",
-    }
+    allowed = {"api", "claims", "cli", "config", "data", "errors", "files", "runtime", "words", "__version__"}
+    allowed |= {"printable"}
     observed = {SOURCE / "cli" / "progress.py": {"training"}}  # the Observer that it subclasses
     wrong = []
     for path in (SOURCE / "cli").rglob("*.py"):

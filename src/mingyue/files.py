@@ -38,7 +38,7 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     if not given.strip():
         raise SettingsError("the name of a file or folder is empty", advice="Name one; `.` is the current folder.")
     path = Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser fails for a file named ~tilde.txt
-    shown = given if len(given) <= _LONGEST else f"{given[:_LONGEST]}… ({len(given):,} characters)"
+    shown = _shortened(given)
     try:
         path.lstat()
     except ValueError:
@@ -49,9 +49,13 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     first = path.parts[0]
     if first.startswith("~") and len(path.parts) > 1 and not Path(first).exists():
         raise SettingsError(
-            f"{shown}: there is no user {first[1:]}", advice=f"For a folder of that name, write {Path(first)}."
+            f"{shown}: there is no user {first[1:]}", advice=f"For a folder of that name, write ./{first}."
         )
     return path
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}… ({len(name):,} characters)"
 
 
 def check_output(output: str | os.PathLike[str] | None, *inputs: str | None, option: str = "--output") -> None:
@@ -284,7 +288,7 @@ def explain_os_error(what: str, path: Path, error: OSError) -> tuple[str, str]:
 
 def describe_os_error(error: OSError) -> tuple[str, str]:
     """(message, advice) for an `OSError` that nothing closer to its cause has explained."""
-    place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    place = f"{_shortened(os.fsdecode(error.filename))}: " if isinstance(error.filename, str | bytes) else ""
     if error.errno == errno.EBADF and not place:
         return "standard input is closed", "Give the text in a file or as an argument."
     if error.errno in _FULL:

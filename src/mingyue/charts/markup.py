@@ -31,13 +31,18 @@ def inline_code(text: str) -> Markup:
     """Text as HTML; text in backticks is rendered as code."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))
 
 
 def visible(text: str) -> str:
     """Text with signs for line ends and tabs, and for spaces where there is nothing else."""
     text = standing_alone(text.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥"))
     return text.replace(" ", "␣") if text.strip(" ") == "" else text
+
+
+def _without_controls(value: object) -> object:
+    """What a template inserts, but HTML that was made before."""
+    return printable(value) if type(value) is str else value
 
 
 def asset(name: str) -> str:
@@ -54,7 +59,7 @@ def environment() -> Environment:
         loader=PackageLoader("mingyue.charts", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda value: printable(value) if type(value) is str else value,
+        finalize=_without_controls,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mingyue.charts.chart import Chart
@@ -87,6 +88,6 @@ def drawable(value: Any) -> Any:  # noqa: ANN401
     """
     if isinstance(value, str):
         return printable(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {drawable(name): drawable(part) for name, part in value.items()}
-    return [drawable(part) for part in value] if isinstance(value, list | tuple) else value
+    return [drawable(part) for part in value] if isinstance(value, Sequence) else value

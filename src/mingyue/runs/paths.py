@@ -10,6 +10,8 @@ from mingyue.config import TrainSettings
 from mingyue.files import path_of
 from mingyue.runtime import Runtime
 
+_LONGEST = 60  # characters of the name of a folder
+
 
 def run_path(settings: TrainSettings) -> Path:
     """The folder of a run: `--out`, or runs/<name of the first source>."""
@@ -20,7 +22,7 @@ def run_path(settings: TrainSettings) -> Path:
     first = files[0].removesuffix(".gz")
     names = ["stdin"] if first == "-" else [Path(first).stem, Path(first).parent.name]
     cleaned = (re.sub(r"[^\w.-]+", "-", name).strip("-.") for name in names)
-    return Path("runs") / next(filter(None, cleaned), "run")
+    return Path("runs") / next(filter(None, cleaned), "run")[:_LONGEST]
 
 
 def chosen_threads(settings: TrainSettings, runtime: Runtime) -> int | None:
