@@ -9,7 +9,7 @@ from typing import Any
 
 from mingyue.charts.chart import Chart
 from mingyue.charts.fonts import chinese_font, display_width, has_chinese
-from mingyue.charts.vega import CONFIG, drawable, import_extra, pixels
+from mingyue.charts.vega import CONFIG, drawable, import_converter, pixels
 from mingyue.errors import SettingsError
 from mingyue.words import TextTable
 
@@ -62,7 +62,7 @@ def notes_on_fonts(spec: Mapping[str, Any]) -> list[str]:
 @functools.cache
 def _converter() -> Any:  # noqa: ANN401
     """vl-convert, with the Chinese font registered."""
-    converter = import_extra("vl_convert", "vl-convert-python", "drawing an image")
+    converter = import_converter("drawing an image")
     font = chinese_font()
     if font is not None:
         converter.register_font_directory(str(font.parent))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import mmap
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mingyue.charts.chart import Chart
 from mingyue.charts.fonts import FONT_STACK, wrap
-from mingyue.errors import MissingExtraError
+from mingyue.errors import MissingExtraError, SettingsError
 from mingyue.printable import printable
 
 CONFIG: dict[str, Any] = {
@@ -47,6 +49,9 @@ CONFIG: dict[str, Any] = {
 """The theme of every image, and of every Vega-Lite chart on a page."""
 
 
+_ADDRESSES_OF_V8 = 65 << 30  # bytes, measured; it uses few of them
+
+
 def import_extra(module: str, package: str, purpose: str) -> Any:  # noqa: ANN401
     """A module of the extra `plot`. Raises `MissingExtraError` where it cannot be imported.
 
@@ -59,6 +64,36 @@ def import_extra(module: str, package: str, purpose: str) -> Any:  # noqa: ANN40
             f"{purpose} needs {package}, which could not be imported ({error})",
             advice="Install it: pip install 'mingyue[plot]'",
         ) from error
+
+
+def import_converter(purpose: str) -> Any:  # noqa: ANN401
+    """vl-convert, which draws with V8. Raises `MissingExtraError` without it.
+
+    Raises `SettingsError` where a limit of the process (ulimit -v) refuses the addresses that V8 reserves: it would
+    abort the process.
+    """
+    converter = import_extra("vl_convert", "vl-convert-python", purpose)
+    limit = _address_limit()
+    if limit is not None:
+        try:
+            mmap.mmap(-1, _ADDRESSES_OF_V8, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ).close()
+        except (OSError, ValueError, OverflowError):
+            raise SettingsError(
+                f"{purpose} needs {_ADDRESSES_OF_V8 >> 30} GiB of address space (not memory), and the limit of this "
+                f"process is {limit / 2**30:,.1f} GiB",
+                advice="Raise the limit: ulimit -v unlimited.",
+            ) from None
+    return converter
+
+
+def _address_limit() -> int | None:
+    """Most bytes of addresses of this process; None without a limit."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def heading(chart: Chart) -> dict[str, Any]:

@@ -37,7 +37,15 @@ _SECONDS_TO_BE_STOPPED = 10.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: those of the process); returns the exit code."""
-    ARGUMENTS.set(tuple(sys.argv[1:] if arguments is None else arguments))
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except (MemoryError, SystemError):  # while an error was reported: there is no memory for more than this
+        os.write(2, b"error: there is not enough memory\n")
+        os._exit(USAGE)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    ARGUMENTS.set(tuple(arguments))
     tokens, debug = _take_debug(ARGUMENTS.get())
     prepare_streams()
     try:
@@ -111,7 +119,8 @@ def _surroundings(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, OSError):
         return describe_os_error(error)
     if _is_out_of_memory(error):
-        return f"there is not enough memory ({error})", "Free some memory, or raise its limit (ulimit -v)."
+        text = f"there is not enough memory ({error})" if str(error) else "there is not enough memory"
+        return text, "Free some memory, or raise its limit (ulimit -v)."
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return "an argument on the command line is not UTF-8", "Put the text into a UTF-8 file."
     return None
