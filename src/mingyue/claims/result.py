@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Finding, Measurement, Number, Size, Verdict
-from mingyue.errors import DataError
+from mingyue.errors import DataError, SettingsError
 from mingyue.files import write_text_atomically
 from mingyue.words import Words
 
@@ -118,6 +118,17 @@ class Result:
         if not isinstance(value, dict):
             raise DataError(f"{path} is not the result of a claim")
         return cls.from_dict(value)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise `SettingsError` for a file that is there and is not the result of a claim: it would be lost."""
+    if path.exists():
+        try:
+            Result.load(path)
+        except DataError as error:
+            raise SettingsError(
+                f"{path} is there and is not the result of a claim", advice="Choose another folder."
+            ) from error
 
 
 def _spelled(value: float) -> float | str:

@@ -85,7 +85,7 @@ def run(
         )
 
     from mingyue.claims.claim import Trial
-    from mingyue.claims.report import PAGE, RESULTS, check_drawing, write_report
+    from mingyue.claims.report import PAGE, RESULTS, check_drawing, check_folder, write_report
     from mingyue.claims.run import run_claims
     from mingyue.claims.summary import caution, counts, saved_before_interruption
 
@@ -94,6 +94,7 @@ def run(
     kept = folder = page if out is None else path_of(out)
     if page is not None:
         check_drawing()
+        check_folder(page)
         folder = page / RESULTS
     trial = Trial("full" if full else "small" if small else "report", seed)
     screen = _Screen(spoken, lines=len(wanted) > 1)

@@ -20,7 +20,7 @@ from mingyue.data.corpora import CORPORA, resolve_corpus
 from mingyue.data.encodings import Opener
 from mingyue.data.report import ReadReport, readable
 from mingyue.errors import DataError, SettingsError
-from mingyue.files import path_of, reason_of
+from mingyue.files import explain_os_error, path_of, reason_of
 
 Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "hub"]
 _KINDS: dict[str, Kind] = {
@@ -114,7 +114,12 @@ def _spooled(source: Source) -> Generator[Opener]:
 
 def _pour(pipe: BinaryIO, copy: tempfile.SpooledTemporaryFile[bytes]) -> None:
     while data := pipe.read(1 << 20):
-        copy.write(data)
+        try:
+            copy.write(data)
+        except OSError as error:
+            folder = Path(os.environ.get("TMPDIR", "/tmp"))
+            message, _ = explain_os_error("a temporary copy of the text", folder, error)
+            raise DataError(message, advice="Free some space, or set TMPDIR to another folder.") from error
 
 
 @contextmanager
