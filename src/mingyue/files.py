@@ -37,21 +37,30 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     given = os.fspath(name)
     if not given.strip():
         raise SettingsError("the name of a file or folder is empty", advice="Name one; `.` is the current folder.")
-    path = Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser fails for a file named ~tilde.txt
     shown = _shortened(given)
     try:
+        path = Path(os.path.expanduser(_encodable(given)))  # noqa: PTH111 - Path.expanduser refuses a file ~tilde.txt
         path.lstat()
-    except ValueError:
-        raise SettingsError(f"{shown!r} cannot be the name of a file: it has a NUL character") from None
+    except ValueError as error:
+        raise SettingsError(f"{shown!r} cannot be the name of a file: {error}") from None
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):
-            raise SettingsError(f"{shown}: {reason_of(error)}", advice="Check the name.") from error
+            raise SettingsError(f"{shown}: {reason_of(error)}", advice=describe_os_error(error)[1]) from error
     first = path.parts[0]
     if first.startswith("~") and len(path.parts) > 1 and not Path(first).exists():
         raise SettingsError(
             f"{shown}: there is no user {first[1:]}", advice=f"For a folder of that name, write ./{first}."
         )
     return path
+
+
+def _encodable(name: str) -> str:
+    """The name in the characters of this system: in an ASCII locale Python stands for others by lone surrogates."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+    return name
 
 
 def _shortened(name: str) -> str:

@@ -13,7 +13,7 @@ from mingyue.errors import MingyueError
 from mingyue.files import reason_of
 from mingyue.printable import printable
 
-_NARROWEST, _WIDEST = 20, 1_000
+_NARROWEST, _WIDEST = 40, 1_000
 """Columns of an output. In less, tables and panels do not fit and rich does not end; more is a wrong COLUMNS."""
 
 
