@@ -49,7 +49,7 @@ def test_input_that_is_closed_is_an_error(text_model, pair_model):
 
 @posix
 def test_errors_that_nobody_can_read_change_no_exit_code(text_model):
-    assert shell(f"mingyue info {text_model} 2>&- | grep -c vocab_size")[:2] == (0, "1\n")
+    assert "vocab_size" in shell(f"mingyue info {text_model} 2>&-")[1]
     assert shell("mingyue info nosuch 2>&-")[0] == 2
 
 
