@@ -26,6 +26,10 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+def names(folder) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
 # Each writes a file of the given name: (suffix, arguments before the name).
 WRITERS = {
     "translate": ("", lambda models: ("translate", models["pairs"], *FEW, "--text", "one two", "--output")),
@@ -103,9 +107,9 @@ def test_only_the_file_named_is_written_and_no_temporary_file_stays(here, writer
     others = [f"{name}.part", f".{name}.{os.getpid()}.tmp", f"{name}.tmp"]
     for other in others:
         (here / other).write_text("mine", encoding="utf-8")
-    before = set(os.listdir(here))
+    before = names(here)
     assert writer(here / name)[0] == 0
-    assert set(os.listdir(here)) - before == {name}
+    assert names(here) - before == {name}
     assert {(here / other).read_text(encoding="utf-8") for other in others} == {"mine"}
 
 
@@ -146,7 +150,7 @@ def test_the_part_kept_after_an_error_takes_the_name_of_no_other_file(here, run,
     code, _, err = run(*arguments, "--output", "out")
     assert code == 2
     assert (here / "out.part").read_text(encoding="utf-8") == "mine"
-    assert set(os.listdir(here)) <= {"in", "out.part", "out.part.1"} and ("out.part.1" in err or "so far" not in err)
+    assert names(here) <= {"in", "out.part", "out.part.1"} and ("out.part.1" in err or "so far" not in err)
 
 
 def test_the_files_of_the_model_that_is_read_are_not_replaced(here, run, text_model):
@@ -218,7 +222,7 @@ def test_an_empty_name_is_refused(here, typed, path):
     code, _, err = typed(path, "")
     assert code == 2
     assert "is empty" in err
-    assert os.listdir(here) == ["x.txt"] or path.startswith("train")
+    assert names(here) == {"x.txt"} or path.startswith("train")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -254,8 +258,8 @@ def test_the_home_folder_is_meant_by_a_tilde_in_every_path(here, run, monkeypatc
     ):
         code, _, err = run(*arguments)
         assert code == 0, (arguments, err)
-    assert {"out.txt", "a.json", "claims", "runs"} <= set(os.listdir(home))
-    assert os.listdir(here) == ["home"]
+    assert {"out.txt", "a.json", "claims", "runs"} <= names(home)
+    assert names(here) == {"home"}
 
 
 def test_a_file_whose_name_begins_with_a_tilde_is_read(here, run, text_model):

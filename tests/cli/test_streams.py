@@ -29,7 +29,9 @@ def one_error(err: str) -> bool:
 
 
 @posix
-@pytest.mark.parametrize("verb", ["generate MODEL --max-new-tokens 2", "info MODEL", "info MODEL --json", "train --help"])
+@pytest.mark.parametrize(
+    "verb", ["generate MODEL --max-new-tokens 2", "info MODEL", "info MODEL --json", "train --help"]
+)
 @pytest.mark.parametrize(
     ("stream", "reason"), [(">&-", "closed"), pytest.param(">/dev/full", "the disk is full", marks=full)]
 )

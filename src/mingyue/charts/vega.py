@@ -16,6 +16,8 @@ from mingyue.printable import printable
 CONFIG: dict[str, Any] = {
     "font": FONT_STACK,
     "background": "#ffffff",
+    # Descriptions for screen readers are expressions in which Vega evaluates a backslash of the text.
+    "aria": False,
     "view": {"stroke": None},
     "axis": {
         "labelFontSize": 12,
