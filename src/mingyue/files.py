@@ -38,8 +38,8 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     if not given.strip():
         raise SettingsError("the name of a file or folder is empty", advice="Name one; `.` is the current folder.")
     shown = _shortened(given)
+    path = Path(os.path.expanduser(_encodable(given)))  # noqa: PTH111 - Path.expanduser refuses a file named ~tilde.txt
     try:
-        path = Path(os.path.expanduser(_encodable(given)))  # noqa: PTH111 - Path.expanduser refuses a file ~tilde.txt
         path.lstat()
     except ValueError as error:
         raise SettingsError(f"{shown!r} cannot be the name of a file: {error}") from None
@@ -59,7 +59,7 @@ def _encodable(name: str) -> str:
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
-        return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+        return os.fsdecode(name.encode("utf-8", "surrogatepass"))
     return name
 
 
