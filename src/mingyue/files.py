@@ -35,7 +35,7 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     no permission for a folder above it). The path need not exist.
     """
     given = os.fspath(name)
-    if not given.strip():
+    if not given:
         raise SettingsError("the name of a file or folder is empty", advice="Name one; `.` is the current folder.")
     shown = _shortened(given)
     path = Path(os.path.expanduser(_encodable(given)))  # noqa: PTH111 - Path.expanduser refuses a file named ~tilde.txt
