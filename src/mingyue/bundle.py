@@ -38,6 +38,7 @@ from mingyue.files import (
     sha256_of,
     share_as_folder,
     sync_folder,
+    utf8_name,
     write_text_atomically,
 )
 from mingyue.models import (
@@ -305,7 +306,8 @@ def _write(
     header = {"format": FORMAT, "model": config.model_dump(mode="json")}
     write_text_atomically(folder / "config.json", _json(header))
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
-    save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
+    with utf8_name(folder / "model.safetensors", new=True) as name:
+        save_file(plain, name, metadata={"format": "pt"})
     with (folder / "model.safetensors").open("rb+") as file:
         os.fsync(file.fileno())
     share_as_folder(folder / "model.safetensors")

@@ -6,14 +6,18 @@ without a traceback and exits with code 2; Python callers catch `MingyueError` o
 
 from __future__ import annotations
 
+from mingyue.printable import printable
+
 
 class MingyueError(Exception):
     """Base of every error that Mingyue raises on purpose.
 
-    `message` says what was wrong and where (file, line, byte, both numbers); `advice` says what to do next.
+    `message` says what was wrong and where (file, line, byte, both numbers); `advice` says what to do next. Characters
+    that cannot be shown, such as bytes of a file name that are not UTF-8, are escaped in both.
     """
 
     def __init__(self, message: str, *, advice: str | None = None) -> None:
+        message, advice = printable(message), None if advice is None else printable(advice)
         super().__init__(message if advice is None else f"{message}\n{advice}")
         self.message = message
         self.advice = advice

@@ -70,3 +70,33 @@ def ended():
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def text_model(tmp_path_factory) -> str:
+    """The folder of a decoder-only model: bytes, a context of 24, weights never trained."""
+    from mingyue.config import ModelConfig
+
+    return _saved(tmp_path_factory, "text", ModelConfig, {"n_layers": 1})
+
+
+@pytest.fixture(scope="session")
+def pair_model(tmp_path_factory) -> str:
+    """The folder of an encoder-decoder model of the same kind."""
+    from mingyue.config import EncoderDecoderConfig
+
+    return _saved(tmp_path_factory, "pairs", EncoderDecoderConfig, {"n_layers": 1, "n_encoder_layers": 1})
+
+
+def _saved(tmp_path_factory, name, config_class, layers):
+    from mingyue.bundle import save_bundle
+    from mingyue.models import build_model
+    from mingyue.text import byte_tokenizer
+
+    tokenizer = byte_tokenizer()
+    config = config_class(
+        vocab_size=tokenizer.vocab_size, context=24, d_model=16, n_heads=2, n_kv_heads=2, d_head=8, d_ff=16, **layers
+    )
+    folder = tmp_path_factory.mktemp(name) / "model"
+    save_bundle(folder, config, build_model(config, seed=3).state_dict(), tokenizer, {"steps": 0})
+    return str(folder)

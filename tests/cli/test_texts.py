@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from mingyue.cli.screen import visible
 from mingyue.cli.texts import InputText, collect, unescape, without_final_newline
 from mingyue.errors import DataError
+from mingyue.printable import printable
 
 
 @pytest.fixture
@@ -80,4 +80,4 @@ def test_escapes_stand_for_what_a_shell_cannot_type(text, meant):
 
 
 def test_control_characters_of_a_text_do_not_reach_a_terminal():
-    assert visible("a\x1b[31mb\x07\tc\nd\x7f") == "a␛[31mb␇\tc\nd␡"
+    assert printable("a\x1b[31mb\x07\tc\nd\x7f") == "a␛[31mb␇\tc\nd␡"

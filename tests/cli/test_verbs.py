@@ -192,7 +192,11 @@ def test_a_text_that_the_terminal_lacks_characters_for_is_still_printed(model, m
     """D5: the encoding of the platform never ends the program."""
     from mingyue.cli import main
 
-    screens = {name: io.TextIOWrapper(io.BytesIO(), encoding=encoding) for name in ("stdout", "stderr")}
+    class Terminal(io.TextIOWrapper):
+        def isatty(self):
+            return True
+
+    screens = {name: Terminal(io.BytesIO(), encoding=encoding) for name in ("stdout", "stderr")}
     for name, screen in screens.items():
         monkeypatch.setattr(sys, name, screen)
     assert main([verb, model, option, "床é😀"]) == 0

@@ -101,7 +101,7 @@ def test_what_an_earlier_call_brought_is_kept_for_the_next(server, target):
     with pytest.raises(DataError, match=r"cannot be fetched(.|\n)*continues from there"):
         get(f"{server.address}/a.bin", target)
     assert not target.exists()
-    assert (target.parent / "a.bin.part").read_bytes() == CONTENT[:3000]
+    assert (target.parent / ".a.bin.mingyue-part").read_bytes() == CONTENT[:3000]
     get(f"{server.address}/a.bin", target)
     assert target.read_bytes() == CONTENT and server.ranges[-1] == "bytes=3000-"
 
@@ -109,14 +109,14 @@ def test_what_an_earlier_call_brought_is_kept_for_the_next(server, target):
 def test_a_server_that_knows_no_ranges_sends_the_whole_again(server, target):
     server.ignore_range = True
     target.parent.mkdir()
-    (target.parent / "a.bin.part").write_bytes(b"other" * 10)
+    (target.parent / ".a.bin.mingyue-part").write_bytes(b"other" * 10)
     assert get(f"{server.address}/a.bin", target).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("left", [CONTENT, b"x" * 5000, b"x" * len(CONTENT), CONTENT + b"more"])
 def test_whatever_an_older_part_holds_the_file_is_right(server, target, left):
     target.parent.mkdir()
-    (target.parent / "a.bin.part").write_bytes(left)
+    (target.parent / ".a.bin.mingyue-part").write_bytes(left)
     assert get(f"{server.address}/a.bin", target).read_bytes() == CONTENT
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -82,7 +83,7 @@ def test_a_missing_file_is_named_with_its_neighbour(read, write, tmp_path):
         read(tmp_path / "poem.txt")
     with pytest.raises(DataError, match="known corpus python-docs"):
         read("pyton-docs")
-    with pytest.raises(DataError, match="no file"):
+    with pytest.raises(DataError, match="too long"):
         read("x" * 5000)
     with pytest.raises(DataError, match="no text was named"):
         sources.expand_sources([], None)
@@ -165,3 +166,22 @@ def test_a_file_without_permission_is_named(read, write):
     path.chmod(0)
     with pytest.raises(DataError, match=r"a\.txt cannot be read"):
         read(path)
+
+
+def test_a_full_folder_of_temporary_files_is_named_and_not_the_input(monkeypatch, read):
+    class Full:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def write(self, data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("TMPDIR", "/scratch")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"text"), encoding="utf-8"))
+    monkeypatch.setattr(sources.tempfile, "SpooledTemporaryFile", lambda **_: Full())
+    with pytest.raises(DataError, match=r"disk is full.*/scratch") as caught:
+        read("-")
+    assert "TMPDIR" in caught.value.advice and "standard input" not in caught.value.message

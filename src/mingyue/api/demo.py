@@ -11,7 +11,7 @@ from mingyue.api.run import train
 from mingyue.config import TrainSettings, with_effective_defaults
 from mingyue.data.demo_pairs import demo_pairs
 from mingyue.errors import DataError
-from mingyue.files import explain_os_error, write_text_atomically
+from mingyue.files import explain_os_error, path_of, write_text_atomically
 from mingyue.runs import RunResult
 from mingyue.training import Clock, Observer
 
@@ -71,9 +71,10 @@ def translate_demo(
     seed = settings.run.seed
     pairs = demo_pairs(_PAIRS + _VALID + _TEST, seed=seed)
     test = pairs[-_TEST:]
-    folder = Path(f"{out}-pairs")
+    run = path_of(out)
+    folder = run.with_name(f"{run.name}-pairs")
     parts = {"valid": pairs[_PAIRS:-_TEST], "train": pairs[:_PAIRS], "test": test}
-    names = {name: _write(folder, name, part) for name, part in parts.items()}
+    names = {name: _write(folder, name, part, replace=settings.run.overwrite) for name, part in parts.items()}
     values: dict[str, object] = {
         **_SMALL,
         "source": names["train"][0],
@@ -106,13 +107,20 @@ def text_demo(
     return train(settings, observer=observer, waited=waited)
 
 
-def _write(folder: Path, name: str, pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """Write two files of lines; returns their names."""
+def _write(folder: Path, name: str, pairs: Sequence[tuple[str, str]], *, replace: bool) -> tuple[str, str]:
+    """Write two files of lines; returns their names. Raises `DataError` for other files of these names."""
     paths = folder / f"{name}.words", folder / f"{name}.digits"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for side, path in enumerate(paths):
-            write_text_atomically(path, "".join(f"{pair[side]}\n" for pair in pairs))
+            text = "".join(f"{pair[side]}\n" for pair in pairs)
+            if path.exists() and path.read_bytes() == text.encode("utf-8"):
+                continue
+            if path.exists() and not replace:
+                raise DataError(
+                    f"{path} has other content than the pairs of this demonstration", advice="Choose another --out."
+                )
+            write_text_atomically(path, text)
     except OSError as error:
         message, advice = explain_os_error("the pairs", folder, error)
         raise DataError(message, advice=advice) from None

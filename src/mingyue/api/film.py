@@ -7,6 +7,7 @@ from pathlib import Path
 from mingyue.api.inspected import subject_of
 from mingyue.api.loading import check_has_checkpoint, load_either
 from mingyue.errors import SettingsError
+from mingyue.files import path_of
 from mingyue.inspection.film import FilmView, film_view
 from mingyue.inspection.frames import Frame, read_frames, take_frame
 from mingyue.runs.watching import read_watched
@@ -22,7 +23,7 @@ def film_of(
     checkpoints that are kept. Raises `SettingsError` for anything but a run folder, and if there is no text or no step;
     as `load` does; and `GenerationError` for a text that the model cannot read.
     """
-    run = RunFolder(Path(folder))
+    run = RunFolder(path_of(folder))
     kept = Checkpoints(run.checkpoints).steps()
     frames, left_out = read_frames(run.watch)
     if not kept and not frames:

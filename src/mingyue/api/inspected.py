@@ -11,6 +11,7 @@ from mingyue.api.loading import load_either
 from mingyue.api.model import Model
 from mingyue.api.translator import Translator
 from mingyue.errors import GenerationError, SettingsError
+from mingyue.files import path_of
 from mingyue.inspection import Reading, Subject
 from mingyue.words import Words
 
@@ -131,7 +132,7 @@ def open_model(
             f"{type(model).__name__} is neither a model nor a path to one",
             advice="Give a folder, or what `mingyue.load` or `load_translator` returned.",
         )
-    folder = Path(model)
+    folder = path_of(model)
     return load_either(folder, device=device, threads=threads, step=step), folder
 
 

@@ -17,6 +17,7 @@ from mingyue.config import Count, EncoderDecoderConfig, TrainSettings, checked
 from mingyue.data import load_corpus, load_pairs
 from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, CheckpointError, DataError
+from mingyue.files import path_of
 from mingyue.models import DecoderOnly, EncoderDecoder, cannot_read, empty_model
 from mingyue.runs import pair_config, run_config
 from mingyue.runtime import Runtime, choose_runtime
@@ -70,7 +71,7 @@ def find_model(path: str | Path, step: int | None = None) -> Path | RunFolder:
     With a `step`, always the run folder. Raises `BundleError` if `path` is neither a model folder nor a run folder,
     and if a `step` is given for a folder without checkpoints.
     """
-    path = Path(path)
+    path = path_of(path)
     try:
         return _find_model(path, step)
     except OSError as error:  # permission denied, a name that is too long

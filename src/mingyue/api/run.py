@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mingyue.config import NonNegative, RunSettings, TrainSettings, checked
+from mingyue.files import path_of
 from mingyue.runs import RunResult, new_run, resumed_run
 from mingyue.training import Clock, Observer, RunFolder, changed_settings
 
@@ -37,10 +38,10 @@ def resume(
     without a run, or without an intact checkpoint.
     """
     clock = Clock(checked("waited", waited, NonNegative))
-    with resumed_run(Path(folder), {**(changes or {}), **given}, observer, clock) as run:
+    with resumed_run(path_of(folder), {**(changes or {}), **given}, observer, clock) as run:
         return run.train()
 
 
 def processes_of_run(folder: str | Path, changes: dict[str, object]) -> RunSettings:
     """The settings of a run's processes in its run.toml, after `changes`. Raises `MingyueError` without a run."""
-    return changed_settings(RunFolder.open(Path(folder)).read_settings(), changes).run
+    return changed_settings(RunFolder.open(path_of(folder)).read_settings(), changes).run

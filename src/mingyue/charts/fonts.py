@@ -20,10 +20,14 @@ _CHINESE_FONTS = (
     "PingFang*", "STHeiti*", "Hiragino*", "msyh*", "simsun*", "simhei*", "uming*", "ukai*", "LXGW*",
 )  # fmt: skip
 
+_NO_WIDTH = ("Mn", "Me", "Cf")  # combining marks, joiners and other format characters
+
 
 def display_width(text: str) -> int:
     """Columns that a text takes: one for a Latin letter, two for a Chinese character, none for a combining mark."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(
+        0 if unicodedata.category(c) in _NO_WIDTH else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
 
 
 def wrap(text: str, columns: int) -> list[str]:

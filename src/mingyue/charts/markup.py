@@ -7,6 +7,9 @@ import re
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from mingyue.charts.vega import drawable
+from mingyue.printable import printable, standing_alone
+
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
@@ -28,13 +31,18 @@ def inline_code(text: str) -> Markup:
     """Text as HTML; text in backticks is rendered as code."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))
 
 
 def visible(text: str) -> str:
     """Text with signs for line ends and tabs, and for spaces where there is nothing else."""
-    text = text.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥")
+    text = standing_alone(text.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥"))
     return text.replace(" ", "␣") if text.strip(" ") == "" else text
+
+
+def _without_controls(value: object) -> object:
+    """What a template inserts, but HTML that was made before."""
+    return printable(value) if type(value) is str else value
 
 
 def asset(name: str) -> str:
@@ -51,9 +59,10 @@ def environment() -> Environment:
         loader=PackageLoader("mingyue.charts", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_without_controls,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"inline_code": inline_code, "visible": visible}
+    made.filters |= {"inline_code": inline_code, "visible": visible, "drawable": drawable}
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return made

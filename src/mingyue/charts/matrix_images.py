@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mingyue.charts.fonts import display_width, truncate
 from mingyue.charts.vega import colour_legend, import_extra
+from mingyue.printable import printable
 
 _LETTER = 6.5  # width of a column of a label, in pixels
 
@@ -61,7 +62,7 @@ def image_spec(
 
 def _axis(labels: Sequence[str], length: int, *, upright: bool) -> dict[str, Any]:
     """Labels in the middle of their cells, as many as fit in `length` pixels; JSON inside an expression."""
-    short = [truncate(label, 16) for label in labels]
+    short = [truncate(printable(label), 16) for label in labels]
     widths = [_LETTER * display_width(label) for label in short]
     room = length / max(len(labels), 1)
     # Neighbours must not overlap; one long label among short ones (such as <eos>) is no reason to turn them all.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mingyue.charts import colours, markup
 from mingyue.charts.chart import Chart
 from mingyue.charts.fonts import FONT_STACK
-from mingyue.charts.vega import import_extra
+from mingyue.charts.vega import import_converter
 from mingyue.words import Language, TextTable, Words
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def page_of_charts(charts: Sequence[Chart], *, title: str, tables: Sequence[Text
 @functools.cache
 def vega_scripts() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script. Raises `MissingExtraError` without vl-convert-python."""
-    converter = import_extra("vl_convert", "vl-convert-python", "a page with charts")
+    converter = import_converter("a page with charts")
     bundle: str = converter.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return re.sub(r"</(?=script)", r"<\\/", bundle, flags=re.IGNORECASE)
 

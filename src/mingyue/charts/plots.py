@@ -10,12 +10,18 @@ from typing import Any, ClassVar
 
 from mingyue.charts import axes, markup
 from mingyue.charts.chart import Chart
-from mingyue.charts.vega import CONFIG, heading, import_extra, without_line_separators
+from mingyue.charts.vega import CONFIG, drawable, heading, import_extra
+from mingyue.printable import printable
 
 Row = Mapping[str, Any]
 Rule = tuple[float, str]
 """A y value and the text beside its dashed line."""
 _ONE_ROW: dict[str, Any] = {"values": [{}]}  # data of marks without rows
+
+
+def _in_expression(title: str) -> str:
+    """The title of a tooltip, which Vega-Lite puts into an expression: a backslash would be evaluated there."""
+    return printable(title).replace("\\", "\\\\")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +62,7 @@ class Plot(Chart):
                 layer["data"] = _ONE_ROW
         spec.pop("datasets", None)
         whole = {**spec, "data": {"values": self._values()}, "title": heading(self), "config": CONFIG}
-        return without_line_separators(whole)
+        return drawable(whole)
 
     def html(self) -> str:
         """The figure for a page: its script draws the spec when it comes into view."""
@@ -147,8 +153,8 @@ class Plot(Chart):
     def _tooltip(self, alt: Any) -> list[Any]:  # noqa: ANN401
         lines = [] if self.series is None else [alt.Tooltip("s:N", title=" ")]
         kind = "Q" if self._x_is_quantitative() else "N"
-        lines.append(alt.Tooltip(f"x:{kind}", title=self.x_title or self.x))
-        lines.append(alt.Tooltip("y:Q", title=self.y_title or self.y, format=".4~g"))
+        lines.append(alt.Tooltip(f"x:{kind}", title=_in_expression(self.x_title or self.x)))
+        lines.append(alt.Tooltip("y:Q", title=_in_expression(self.y_title or self.y), format=".4~g"))
         return lines
 
 

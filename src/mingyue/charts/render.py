@@ -9,7 +9,7 @@ from typing import Any
 
 from mingyue.charts.chart import Chart
 from mingyue.charts.fonts import chinese_font, display_width, has_chinese
-from mingyue.charts.vega import CONFIG, import_extra, pixels
+from mingyue.charts.vega import CONFIG, drawable, import_converter, pixels
 from mingyue.errors import SettingsError
 from mingyue.words import TextTable
 
@@ -28,14 +28,15 @@ def stacked(charts: Sequence[Chart], tables: Sequence[TextTable] = ()) -> dict[s
         raise SettingsError("there is nothing to draw")
     parts = [{key: value for key, value in spec.items() if key != "config"} for spec in specs]
     if len(parts) == 1:
-        return {**parts[0], "config": CONFIG, "padding": 12}
-    return {
+        return drawable({**parts[0], "config": CONFIG, "padding": 12})
+    whole = {
         "vconcat": parts,
         "spacing": 36,
         "resolve": {"scale": dict.fromkeys(("color", "fill", "strokeDash", "x", "y"), "independent")},
         "config": CONFIG,
         "padding": 12,
     }
+    return drawable(whole)
 
 
 def png(spec: Mapping[str, Any]) -> bytes:
@@ -61,7 +62,7 @@ def notes_on_fonts(spec: Mapping[str, Any]) -> list[str]:
 @functools.cache
 def _converter() -> Any:  # noqa: ANN401
     """vl-convert, with the Chinese font registered."""
-    converter = import_extra("vl_convert", "vl-convert-python", "drawing an image")
+    converter = import_converter("drawing an image")
     font = chinese_font()
     if font is not None:
         converter.register_font_directory(str(font.parent))

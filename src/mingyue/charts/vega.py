@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import mmap
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mingyue.charts.chart import Chart
 from mingyue.charts.fonts import FONT_STACK, wrap
-from mingyue.errors import MissingExtraError
+from mingyue.errors import MissingExtraError, SettingsError
+from mingyue.printable import printable
 
 CONFIG: dict[str, Any] = {
     "font": FONT_STACK,
     "background": "#ffffff",
+    # Descriptions for screen readers are expressions in which Vega evaluates a backslash of the text.
+    "aria": False,
     "view": {"stroke": None},
     "axis": {
         "labelFontSize": 12,
@@ -45,6 +51,9 @@ CONFIG: dict[str, Any] = {
 """The theme of every image, and of every Vega-Lite chart on a page."""
 
 
+_ADDRESSES_OF_V8 = 65 << 30  # bytes, measured; it uses few of them
+
+
 def import_extra(module: str, package: str, purpose: str) -> Any:  # noqa: ANN401
     """A module of the extra `plot`. Raises `MissingExtraError` where it cannot be imported.
 
@@ -57,6 +66,36 @@ def import_extra(module: str, package: str, purpose: str) -> Any:  # noqa: ANN40
             f"{purpose} needs {package}, which could not be imported ({error})",
             advice="Install it: pip install 'mingyue[plot]'",
         ) from error
+
+
+def import_converter(purpose: str) -> Any:  # noqa: ANN401
+    """vl-convert, which draws with V8. Raises `MissingExtraError` without it.
+
+    Raises `SettingsError` where a limit of the process (ulimit -v) refuses the addresses that V8 reserves: it would
+    abort the process.
+    """
+    converter = import_extra("vl_convert", "vl-convert-python", purpose)
+    limit = _address_limit()
+    if limit is not None:
+        try:
+            mmap.mmap(-1, _ADDRESSES_OF_V8, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ).close()
+        except (OSError, ValueError, OverflowError):
+            raise SettingsError(
+                f"{purpose} needs {_ADDRESSES_OF_V8 >> 30} GiB of address space (not memory), and the limit of this "
+                f"process is {limit / 2**30:,.1f} GiB",
+                advice="Raise the limit: ulimit -v unlimited.",
+            ) from None
+    return converter
+
+
+def _address_limit() -> int | None:
+    """Most bytes of addresses of this process; None without a limit."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def heading(chart: Chart) -> dict[str, Any]:
@@ -79,13 +118,13 @@ def colour_legend(low: float, high: float, colours: tuple[str, ...], **legend: o
     }
 
 
-def without_line_separators(value: Any) -> Any:  # noqa: ANN401
-    """A spec, or a part of it, with spaces for U+2028 and U+2029.
+def drawable(value: Any) -> Any:  # noqa: ANN401
+    """A spec, or the data of a chart, with characters that cannot be drawn as symbols.
 
-    Vega makes expressions of titles and names, and its parser accepts neither character inside a string.
+    An SVG may not hold control characters, and Vega's expressions, which hold titles and names, no U+2028 and U+2029.
     """
     if isinstance(value, str):
-        return value.translate({0x2028: " ", 0x2029: " "})
-    if isinstance(value, dict):
-        return {name: without_line_separators(part) for name, part in value.items()}
-    return [without_line_separators(part) for part in value] if isinstance(value, list) else value
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {drawable(name): drawable(part) for name, part in value.items()}
+    return [drawable(part) for part in value] if isinstance(value, Sequence) else value

@@ -11,7 +11,7 @@ from mingyue.charts import render
 from mingyue.charts.chart import Chart
 from mingyue.charts.page import Section, page, page_of_charts
 from mingyue.errors import SettingsError
-from mingyue.files import explain_os_error, write_bytes_atomically
+from mingyue.files import explain_os_error, path_of, write_bytes_atomically
 from mingyue.words import Language, TextTable, Words
 
 SUFFIXES = (".html", ".png", ".svg", ".json")
@@ -31,7 +31,7 @@ def write_charts(
     Returns notes for the user, such as a missing Chinese font. Raises `SettingsError` for another suffix and for a path
     that cannot be written, `MissingExtraError` without `plot` where needed.
     """
-    path = Path(path)
+    path = path_of(path)
     suffix = check_output_path(path)
     if suffix == ".html":
         _write(path, page_of_charts(charts, title=title, tables=tables, language=language).encode("utf-8"))
@@ -58,12 +58,15 @@ def write_page(
 
     Raises `SettingsError` for a path that cannot be written, `MissingExtraError` for Vega-Lite charts without `plot`.
     """
-    _write(Path(path), page(title=title, sections=sections, languages=languages, intro=intro).encode("utf-8"))
+    _write(path_of(path), page(title=title, sections=sections, languages=languages, intro=intro).encode("utf-8"))
 
 
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
     """Write plain values as JSON. Raises `SettingsError` for a path that cannot be written."""
-    _write(Path(path), (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8"))
+    _write(
+        path_of(path),
+        (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "backslashreplace"),
+    )
 
 
 def check_output_path(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> str:
@@ -72,7 +75,7 @@ def check_output_path(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> s
     Raises `SettingsError` for a suffix that is not in `suffixes`, for a folder, and for a file whose folder does not
     exist.
     """
-    path = Path(path)
+    path = path_of(path)
     suffix = path.suffix.lower()
     if suffix not in suffixes:
         uses = {".html": "for a page", ".png": "or .svg for images", ".json": "for the numbers"}

@@ -21,7 +21,7 @@ from mingyue.claims.summary import (
     text_of,
     verdict_of,
 )
-from mingyue.errors import CheckpointError, DataError, MissingExtraError
+from mingyue.errors import CheckpointError, DataError, MissingExtraError, SettingsError
 from mingyue.files import explain_os_error, write_text_atomically
 from mingyue.words import Language, TextTable, Words
 
@@ -55,12 +55,22 @@ def load_results(folder: Path) -> list[Result]:
     return found
 
 
+def check_folder(folder: Path) -> None:
+    """Raise `SettingsError` for a folder with a page or text that is not of a report: it would be lost."""
+    for name in (PAGE, *_MARKDOWN.values()):
+        if (folder / name).exists() and not (folder / FIGURES).is_dir():
+            raise SettingsError(
+                f"{folder / name} is there, and {folder} is not the folder of a report", advice="Choose another folder."
+            )
+
+
 def write_report(folder: Path, results: Sequence[Result]) -> list[str]:
     """Write index.html, REPORT.md, REPORT.zh.md and figures/*.svg. Returns notes for the user.
 
     Raises `MissingExtraError` without the extra `plot`, and `CheckpointError` for a folder that cannot be written to.
     """
     check_drawing()
+    check_folder(folder)
     results = sorted(results, key=lambda result: NAMES.index(result.name))
     try:
         (folder / FIGURES).mkdir(parents=True, exist_ok=True)

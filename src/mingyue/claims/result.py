@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Finding, Measurement, Number, Size, Verdict
-from mingyue.errors import DataError, FormatError
+from mingyue.errors import DataError, FormatError, SettingsError
 from mingyue.files import write_text_atomically
 from mingyue.parsing import read_json_object, take
 from mingyue.words import Words
@@ -123,6 +123,17 @@ class Result:
         if result.name != path.stem:
             raise DataError(f"{path} is the result of the claim {result.name}, not of {path.stem}")
         return result
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise `SettingsError` for a file that is there and is not the result of a claim: it would be lost."""
+    if path.exists():
+        try:
+            Result.load(path)
+        except DataError as error:
+            raise SettingsError(
+                f"{path} is there and is not the result of a claim", advice="Choose another folder."
+            ) from error
 
 
 def _spelled(value: float) -> float | str:

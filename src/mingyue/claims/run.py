@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mingyue.claims.claim import Trial
 from mingyue.claims.registry import find, group_of
-from mingyue.claims.result import Result
+from mingyue.claims.result import Result, check_replaceable
 from mingyue.config import Count, Workers, checked
 from mingyue.errors import CheckpointError, MingyueError
 from mingyue.files import explain_os_error
@@ -62,6 +62,8 @@ def run_claims(
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)
+            for name in names:
+                check_replaceable(out / f"{name}.json")
         except OSError as error:
             message, advice = explain_os_error("the results of claims", out, error)
             raise CheckpointError(message, advice=advice) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -11,6 +10,7 @@ from mingyue.cli.invocation import FAULT, OK
 from mingyue.cli.screen import language_of_system, print_note, show, stdout, table, write, write_json
 from mingyue.config import Count, Workers
 from mingyue.errors import SettingsError
+from mingyue.files import path_of
 from mingyue.words import Language
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def run(
     full: Annotated[bool, Parameter(help=_FULL, negative=())] = False,
     small: Annotated[bool, Parameter(help=_SMALL, negative=())] = False,
     seed: Annotated[Count, Parameter(help=_SEED)] = 0,
-    out: Annotated[Path | None, Parameter(help=_OUT)] = None,
-    report: Annotated[Path | None, Parameter(help=_REPORT)] = None,
+    out: Annotated[str | None, Parameter(help=_OUT)] = None,
+    report: Annotated[str | None, Parameter(help=_REPORT)] = None,
     workers: Annotated[Workers, Parameter(help=_WORKERS)] = 2,
     language: Annotated[Language | None, Parameter(help=_LANGUAGE)] = None,
 ) -> int:
@@ -86,29 +86,32 @@ def run(
         )
 
     from mingyue.claims.claim import Trial
-    from mingyue.claims.report import PAGE, RESULTS, check_drawing, write_report
+    from mingyue.claims.report import PAGE, RESULTS, check_drawing, check_folder, write_report
     from mingyue.claims.run import run_claims
     from mingyue.claims.summary import caution, counts, saved_before_interruption
 
-    spoken, kept = language or language_of_system(), report or out
-    if report is not None:
+    spoken = language or language_of_system()
+    page = None if report is None else path_of(report)
+    kept = folder = page if out is None else path_of(out)
+    if page is not None:
         check_drawing()
-        out = report / RESULTS
+        check_folder(page)
+        folder = page / RESULTS
     trial = Trial("full" if full else "small" if small else "report", seed)
     screen = _Screen(spoken, lines=len(wanted) > 1)
     try:
         with screen:
-            results = run_claims(wanted, trial, out, workers, screen.state)
+            results = run_claims(wanted, trial, folder, workers, screen.state)
         if len(results) == 1:
             _show_whole(results[0], spoken)
         else:
             write(f"\n{counts(results).of(spoken)}\n")
         if (words := caution(results)) is not None:
             write(f"{words.of(spoken)}\n")
-        if report is not None:
-            for note in write_report(report, results):
+        if page is not None:
+            for note in write_report(page, results):
                 print_note(note)
-            write(f"{report / PAGE}\n")
+            write(f"{page / PAGE}\n")
     except KeyboardInterrupt:
         if kept is not None and screen.finished:
             print_note(saved_before_interruption(screen.finished, kept).of(spoken))
@@ -117,13 +120,14 @@ def run(
 
 
 @claims.command(name="report")
-def report_(folder: Annotated[Path, Parameter(help=_FOLDER)], /) -> None:
+def report_(folder: Annotated[str, Parameter(help=_FOLDER)], /) -> None:
     """Write a report from saved results, without testing again."""
     from mingyue.claims.report import PAGE, load_results, write_report
 
-    for note in write_report(folder, load_results(folder)):
+    path = path_of(folder)
+    for note in write_report(path, load_results(path)):
         print_note(note)
-    write(f"{folder / PAGE}\n")
+    write(f"{path / PAGE}\n")
 
 
 def _expand(names: Sequence[str]) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from mingyue.cli.screen import show, table, write, write_json
+from mingyue.files import path_of
 
 data = App(name="data", help_format="plaintext")
 
@@ -48,7 +48,7 @@ def get(
     /,
     *,
     simplified: Annotated[bool, Parameter(negative=(), help="For tang: simplified characters.")] = False,
-    out: Annotated[Path | None, Parameter(help="Folder to write to [default: the user's cache folder].")] = None,
+    out: Annotated[str | None, Parameter(help="Folder to write to [default: the user's cache folder].")] = None,
 ) -> None:
     """Download a known corpus, and print its path. Files that exist are not downloaded again.
 
@@ -58,5 +58,5 @@ def get(
     from mingyue.data import get_corpus
 
     with Stages() as stages:
-        path = get_corpus(name, simplified=simplified, folder=out, progress=stages)
+        path = get_corpus(name, simplified=simplified, folder=None if out is None else path_of(out), progress=stages)
     write(f"{path}\n")

@@ -47,7 +47,7 @@ def demo(
     from mingyue.cli.verdict import show_result
     from mingyue.runtime import seconds_since_process_start
 
-    out = given.pop("out", None) or ("runs/demo-translate" if translate else "runs/demo")
+    out = given.pop("out", "runs/demo-translate" if translate else "runs/demo")
     settings = TrainSettings().with_flat(COMMAND_LINE, **one_budget(given))
     waited = seconds_since_process_start()
     if not translate:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from mingyue.cli.arguments import Device, Encoding, JsonTable, ModelFolder, Threads
-from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import print_note, show, stderr, table, write_json
 from mingyue.config import DataSettings, PairSettings, TranslateSettings
 from mingyue.errors import DataError, SettingsError
-from mingyue.files import explain_os_error, write_text_atomically
+from mingyue.files import check_output, explain_os_error, path_of, write_text_atomically
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +62,7 @@ def evaluate(
         raise SettingsError("--pairs and --source or --target are given", advice="Give the test set in one way.")
     if pairs is None and (source_field, target_field) != ("source", "target"):
         raise SettingsError("--source-field and --target-field have an effect only with --pairs")
-    check_output(output, source, target, pairs)
+    check_output(output, source, target, pairs, model)
 
     from mingyue import api
 
@@ -91,7 +90,7 @@ def evaluate(
     for note in translator.notes:
         print_note(note)
     if output is not None:
-        _write(Path(output), report.hypotheses)
+        _write(path_of(output), report.hypotheses)
     if json:
         write_json(report.to_dict())
     else:

@@ -12,6 +12,7 @@ from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect, unescape, without_final_newline
 from mingyue.config import GenerateSettings
+from mingyue.printable import standing_alone
 
 if TYPE_CHECKING:
     from mingyue.api import Model
@@ -83,5 +84,5 @@ def generate(
 def _show_logprobs(model: Model, result: Generation) -> None:
     rows = table("token", "log P", "P", right=("log P", "P"))
     for token, logprob in zip(result.ids, result.logprobs or (), strict=True):
-        rows.add_row(model.tokenizer.token_text(token), f"{logprob:.4f}", f"{math.exp(logprob):.2%}")
+        rows.add_row(standing_alone(model.tokenizer.token_text(token)), f"{logprob:.4f}", f"{math.exp(logprob):.2%}")
     show(rows)

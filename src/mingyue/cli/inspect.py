@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 
 from mingyue.cli.invocation import ARGUMENTS
-from mingyue.cli.lines import check_output
 from mingyue.cli.live import Live
 from mingyue.cli.main import main
 from mingyue.cli.screen import language_of_system, print_note, show, stderr, stdout, table, write, write_json
 from mingyue.cli.texts import collect, without_final_newline
 from mingyue.config import Workers, nearest
 from mingyue.errors import SettingsError
+from mingyue.files import check_output, path_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -150,11 +150,9 @@ def _inspect(view: str, command: Command, model: str, given: Mapping[str, Any]) 
     files, json = given.get("file") or [], bool(given.get("json"))
     if command.make is None and out is None:
         out = f"{_name(model)}-report.html"
-    _check_out(view, command, out, files)
-    read = [
-        without_final_newline(one).text
-        for one in collect([*(given.get("text") or []), *(given.get("texts") or [])], files)
-    ]
+    texts = [*(given.get("text") or []), *(given.get("texts") or [])]
+    _check_out(view, command, out, [*files, model, *(text for text in texts if text == "-")])
+    read = [without_final_newline(one).text for one in collect(texts, files)]
     _check_texts(view, command, read, given)
     words: Language = given.get("language") or language_of_system()
 
@@ -231,9 +229,9 @@ def _refuse_unused(view: str, command: Command, given: Mapping[str, Any]) -> Non
             )
 
 
-def _check_out(view: str, command: Command, out: str | None, files: Sequence[str]) -> None:
-    """Raise `SettingsError`, before any work, for a file that could not be written."""
-    check_output(out, *files, option="--out")
+def _check_out(view: str, command: Command, out: str | None, inputs: Sequence[str]) -> None:
+    """Raise `SettingsError`, before any work, for a file that could not be written, or is one of the inputs."""
+    check_output(out, *inputs, option="--out")
     endings = (".html",) if command.make is None else _ENDINGS
     if out is not None and Path(out).suffix.lower() not in endings:
         raise SettingsError(
@@ -262,7 +260,7 @@ def _check_texts(view: str, command: Command, read: Sequence[str], given: Mappin
 
 def _name(model: str) -> str:
     """A name for what is written about a model: that of its run."""
-    place = Path(model).resolve()
+    place = path_of(model).resolve()
     return (place.parent if place.name == "model" else place).name or "model"
 
 

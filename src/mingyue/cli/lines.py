@@ -8,12 +8,11 @@ import json
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain, islice
-from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from mingyue.cli.screen import print_note, write, write_json
-from mingyue.errors import DataError, SettingsError
-from mingyue.files import explain_os_error
+from mingyue.errors import DataError
+from mingyue.files import OutputFile, explain_os_error, path_of
 
 
 def in_pieces(lines: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -77,30 +76,13 @@ def _without_mark(line: str, number: int) -> str:
     return line.removeprefix("\ufeff") if number == 1 else line
 
 
-def check_output(output: str | None, *inputs: str | None, option: str = "--output") -> None:
-    """Refuse an output that cannot be written or is also an input, before any work; `option` is its name.
-
-    Raises `SettingsError` if `output` is a folder, is in a folder that does not exist, or is one of the inputs.
-    """
-    if output is None:
-        return
-    path = Path(output)
-    if path.is_dir():
-        raise SettingsError(f"{option} {output} is a folder", advice="Name a file.")
-    if not path.parent.is_dir():
-        raise SettingsError(f"{option} {output}: there is no folder {path.parent}", advice="Make it first.")
-    for name in inputs:
-        if name is not None and name != "-" and path.exists() and Path(name).exists() and path.samefile(name):
-            raise SettingsError(f"{option} {output} is also an input: it would be lost", advice="Choose another file.")
-
-
 class Screen:
-    """Standard output; UTF-8 if it is a file or a pipe, whatever the encoding of the platform."""
+    """Standard output; lines end as those of a file do, whatever the platform."""
 
     def __init__(self) -> None:
         reconfigure = getattr(sys.stdout, "reconfigure", None)
         if reconfigure is not None and not sys.stdout.isatty():
-            reconfigure(encoding="utf-8", errors="replace", newline="\n")
+            reconfigure(newline="\n")
 
     def __enter__(self) -> Self:
         return self
@@ -118,38 +100,33 @@ class Screen:
 
 
 class LineFile:
-    """A file that is renamed to its name when complete; until then, and after an error, its lines are in `.part`.
+    """A file that takes the place of another when complete (see `OutputFile`); after an error its lines are in `.part`.
 
     A context manager. Raises `DataError` when the file cannot be written.
     """
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path)
-        self._part = self._path.with_name(self._path.name + ".part")
-        self._file: IO[str] | None = None
+        self._path = path_of(path)
+        self._output: OutputFile | None = None
 
     def __enter__(self) -> Self:
         with self._explained():
-            self._file = self._part.open("w", encoding="utf-8", newline="\n")
+            self._output = OutputFile(self._path)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        assert self._file is not None
+        assert self._output is not None
         with self._explained():
-            self._file.close()
             if kind is None:
-                self._part.replace(self._path)
-                return
-        if self._part.stat().st_size:
-            print_note(f"The translations so far are in {self._part}.")
-        else:
-            self._part.unlink()
+                self._output.complete()
+            elif (part := self._output.keep_part()) is not None:
+                print_note(f"The translations so far are in {part}.")
 
     def line(self, text: str) -> None:
         """Write one line."""
-        assert self._file is not None
+        assert self._output is not None
         with self._explained():
-            self._file.write(f"{text}\n")
+            self._output.file.write(f"{text}\n".encode())
 
     def json(self, value: object) -> None:
         """Write one line of JSON."""
@@ -160,5 +137,5 @@ class LineFile:
         try:
             yield
         except OSError as error:
-            message, _ = explain_os_error("the lines", self._part, error)
+            message, _ = explain_os_error("the lines", self._path, error)
             raise DataError(message, advice="Free disk space, or choose another file with --output.") from error

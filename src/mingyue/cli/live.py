@@ -14,6 +14,8 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from mingyue.cli.screen import stderr
+from mingyue.errors import MingyueError
+from mingyue.printable import printable
 
 _LIVE_EVERY = 0.5
 """Seconds between two redraws: costs no noticeable share of two cores."""
@@ -63,7 +65,7 @@ class Live:
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
         self._said = self._clock()
-        self._try(lambda: self.console.print(Text(text, style=style)))
+        self._try(lambda: self.console.print(Text(printable(text), style=style)))
 
     def clear(self) -> None:
         """Remove the bar."""
@@ -86,9 +88,9 @@ class Live:
             return
         try:
             action()
-        except (OSError, SystemExit):  # rich raises SystemExit where a pipe is closed
+        except (OSError, MingyueError, SystemExit):  # rich raises SystemExit where a pipe is closed
             self._gone = True
-            with contextlib.suppress(OSError, SystemExit):
+            with contextlib.suppress(OSError, MingyueError, SystemExit):
                 self.clear()
 
 

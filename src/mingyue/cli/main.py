@@ -18,15 +18,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK, PIPE_CLOSED, USAGE
+from mingyue.cli.streams import discard_output, output_errors, prepare_streams
 from mingyue.errors import LostRankError, MingyueError
+from mingyue.files import describe_os_error
+from mingyue.printable import printable
 from mingyue.runtime import OWNS_PROCESS, processes
 
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
 
-# `-` means standard input, but the parser takes whatever begins with a dash for an option. No argument can hold a NUL,
-# so this placeholder is never the name of a file.
-_STANDARD_INPUT = "\0-"
+# The parser takes whatever begins with a dash for an option: `-` (standard input), and texts such as '- the river'.
+# What cannot be an option is hidden from it behind a NUL, which no argument can hold.
+_HIDDEN = "\0"
+_OPTION = re.compile(r"--|-[A-Za-z]\w*(=.*)?|--[A-Za-z][\w-]*(=.*)?|-\.?\d[\w.+-]*", re.DOTALL)
 
 _LONG = re.compile(r"(\S{40})\S{40,}(\S{20})")
 """A word of a message that is shortened, such as a number of thousands of digits."""
@@ -36,15 +40,24 @@ _SECONDS_TO_BE_STOPPED = 10.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: those of the process); returns the exit code."""
-    ARGUMENTS.set(tuple(sys.argv[1:] if arguments is None else arguments))
     OWNS_PROCESS.set(arguments is None)
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except (MemoryError, SystemError):  # while an error was reported: there is no memory for more than this
+        os.write(2, b"error: there is not enough memory\n")
+        os._exit(USAGE)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    ARGUMENTS.set(tuple(arguments))
     tokens, debug = _take_debug(ARGUMENTS.get())
-    _never_fail_to_encode()
+    prepare_streams()
     try:
         command = _parse(tokens)
         result = USAGE if command is None else command()
         code = result if isinstance(result, int) else OK
-        sys.stdout.flush()
+        with output_errors():
+            sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         code = _end(error, debug=debug)
     except SystemExit as error:  # raised by rich when a pipe is closed while it prints
@@ -98,9 +111,29 @@ def _describe(error: BaseException) -> tuple[str, str | None, int]:
         return error.message, error.advice, USAGE
     if isinstance(error, KeyboardInterrupt):
         return "stopped", None, INTERRUPTED
+    if (found := _surroundings(error)) is not None:
+        return *found, USAGE
     name, text = type(error).__name__, str(error)
     advice = "Unexpected error. Run the same command with --debug to see where it happened."
     return f"{name}: {text}" if text else name, advice, FAULT
+
+
+def _surroundings(error: BaseException) -> tuple[str, str] | None:
+    """Message and advice for an error of the machine, or of the command line, that nothing closer has explained."""
+    if isinstance(error, OSError):
+        return describe_os_error(error)
+    if _is_out_of_memory(error):
+        text = f"there is not enough memory ({error})" if str(error) else "there is not enough memory"
+        return text, "Free some memory, or raise its limit (ulimit -v)."
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        return "an argument on the command line is not UTF-8", "Put the text into a UTF-8 file."
+    return None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory could not be had: by Python, or by the loader of a library, which says so in its text only."""
+    refused = ("failed to map segment", "allocate memory", "out of memory", "can't start new thread")
+    return isinstance(error, MemoryError) or any(text in str(error).lower() for text in refused)
 
 
 def _is_closed_pipe(error: BaseException) -> bool:
@@ -115,9 +148,10 @@ def _parse(tokens: list[str]) -> Callable[[], Any] | None:
     from cyclopts import CycloptsError
 
     from mingyue.cli.app import app
+    from mingyue.cli.screen import help_console
 
     try:
-        verb, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+        verb, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False, console=help_console())
     except CycloptsError as error:
         _print_error(*_explain(error))
         return None
@@ -126,11 +160,15 @@ def _parse(tokens: list[str]) -> Callable[[], Any] | None:
 
 
 def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """The arguments without `--debug` (allowed anywhere before `--`), with `-` replaced by the placeholder."""
+    """The arguments without `--debug` (allowed anywhere before `--`); those that cannot be options are hidden."""
     arguments = list(arguments)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, rest = arguments[:end], arguments[end:]
-    kept = [_STANDARD_INPUT if token == "-" else token for token in options if token != "--debug"]
+    kept = [
+        _HIDDEN + token if token.startswith("-") and not _OPTION.fullmatch(token) else token
+        for token in options
+        if token != "--debug"
+    ]
     return kept + rest, "--debug" in options
 
 
@@ -139,15 +177,7 @@ def _restore(value: object) -> object:
         return [_restore(item) for item in value]
     if isinstance(value, tuple):
         return tuple(_restore(item) for item in value)
-    return "-" if value == _STANDARD_INPUT else value
-
-
-def _never_fail_to_encode() -> None:
-    """Print a replacement for characters that the terminal lacks, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="replace")
+    return value.removeprefix(_HIDDEN) if isinstance(value, str) else value
 
 
 def _explain(error: CycloptsError) -> tuple[str, str]:
@@ -156,19 +186,21 @@ def _explain(error: CycloptsError) -> tuple[str, str]:
     from pydantic import ValidationError
 
     command = " ".join(["mingyue", *(error.command_chain or ())])
-    message = str(error).replace(_STANDARD_INPUT, "-")
+    message, advice = str(error).replace(_HIDDEN, ""), ""
     if isinstance(error, exceptions.UnusedCliTokensError):
         left = ", ".join(repr(token).replace("\\x00", "") for token in error.unused_tokens or ())
         message = f"{command}: unexpected argument {left}."
     elif isinstance(error, exceptions.MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
         what = f"{name} needs a value" if name.startswith("--") else f"{name} is missing"
+        if name.startswith("--"):
+            advice = f"A value that begins with a dash is given as {name}='-…'. "
         message = f"{command}: {what}."
     elif isinstance(error, exceptions.ValidationError) and isinstance(error.__cause__, ValidationError):
         refused = error.__cause__.errors()[0]
         name = "" if error.argument is None else error.argument.name
         message = f"{name} {refused['input']}: {refused['msg']}."
-    return _LONG.sub(r"\1…\2", message), f"Run `{command} --help` for the list of options."
+    return _LONG.sub(r"\1…\2", message), f"{advice}Run `{command} --help` for the list of options."
 
 
 def _print_error(message: str, advice: str | None) -> None:
@@ -176,16 +208,14 @@ def _print_error(message: str, advice: str | None) -> None:
 
     from mingyue.cli.screen import stderr
 
-    text = Text.assemble(("error: ", "bold red"), (message, "red"))
+    text = Text.assemble(("error: ", "bold red"), (printable(message), "red"))
     if advice is not None:
-        text.append(f"\n{advice}", style="default")
+        text.append(f"\n{printable(advice)}", style="default")
     with contextlib.suppress(OSError):  # stderr may be closed; the exit code remains
         stderr().print(text)
 
 
 def _leave_quietly() -> int:
     """End quietly after a closed pipe (`mingyue … | head`), without a second error when Python flushes at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    discard_output()
     return PIPE_CLOSED

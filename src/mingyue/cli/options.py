@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter
@@ -18,6 +17,7 @@ from mingyue import parsing
 from mingyue.cli.app import shown_default
 from mingyue.config import PairSettings, Setting, Settings, TrainSettings, meaning_of, one_budget, setting_of
 from mingyue.errors import FormatError, SettingsError
+from mingyue.files import path_of, reason_of, restore_names
 
 _ALIASES = {"optimiser": "--optimizer"}
 _KINDS = {"both": "", "text": " Text only.", "pairs": " Pairs only."}
@@ -126,9 +126,9 @@ def train_settings(config: str | None, sources: tuple[str, ...], given: Mapping[
 def read_toml(path: str) -> dict[str, Any]:
     """The content of a TOML file. Raises `SettingsError` that names the first invalid line."""
     try:
-        return parsing.read_toml(Path(path))
+        return restore_names(parsing.read_toml(path_of(path)))
     except OSError as error:
-        message, advice = f"cannot be read: {error.strerror}", "Give --config an existing file."
+        message, advice = f"cannot be read: {reason_of(error)}", "Give --config an existing file."
     except FormatError as error:
         message, advice = error.message, "See run.toml in any run folder for an example."
     raise SettingsError(f"{path}: {message}", advice=advice)

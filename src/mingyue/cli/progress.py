@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from mingyue.cli.live import Live, duration, show_stage
-from mingyue.cli.screen import stdout, visible
+from mingyue.cli.screen import stdout
+from mingyue.printable import printable
 from mingyue.training import EvaluationReport, Observer, Plan, StepReport, TrainResult
 
 _SAMPLE_LINES = 8
@@ -68,7 +69,7 @@ class RunScreen(Observer):
 
     def on_sample(self, step: int, text: str) -> None:
         """Print the first lines of a text that the model generated."""
-        lines = visible(text).strip("\n").split("\n")
+        lines = printable(text).strip("\n").split("\n")
         self._live.say(f"sample at step {step:,}:")
         for line in lines[:_SAMPLE_LINES] + (["…"] if len(lines) > _SAMPLE_LINES else []):
             self._live.say(f"    {line}", style="dim")

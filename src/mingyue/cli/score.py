@@ -12,6 +12,7 @@ from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect
 from mingyue.config import Positive
 from mingyue.errors import SettingsError
+from mingyue.printable import standing_alone
 
 if TYPE_CHECKING:
     from mingyue.scoring import Score
@@ -68,9 +69,9 @@ def _show_tokens(result: Score) -> None:
     rows = table("token", "-log P", "P", right=("-log P", "P"))
     for one in result.tokens:
         if one.logprob is None:
-            rows.add_row(one.text, "–", "–")
+            rows.add_row(standing_alone(one.text), "–", "–")
         else:
-            rows.add_row(one.text, f"{-one.logprob:.4f}", f"{math.exp(one.logprob):.2%}")
+            rows.add_row(standing_alone(one.text), f"{-one.logprob:.4f}", f"{math.exp(one.logprob):.2%}")
     show(rows)
     write("\n")
 

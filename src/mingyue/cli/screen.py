@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from mingyue.cli.streams import output_errors, usable_width
+from mingyue.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 _WIDE = 240
 """Width where there is no terminal: a file or a pipe must not lose the ends of lines."""
@@ -24,20 +29,36 @@ def language_of_system() -> Literal["en", "zh"]:
 
 def stdout() -> Console:
     """The console for results."""
-    return _console(stderr=False)
+    return _console(sys.stdout, width=None if sys.stdout.isatty() else _WIDE)
 
 
 def stderr() -> Console:
     """The console for errors and notes."""
-    return _console(stderr=True)
+    return _console(sys.stderr, width=None if sys.stderr.isatty() else _WIDE)
 
 
-def _console(*, stderr: bool) -> Console:
+def help_console() -> Console:
+    """The console for pages of help."""
+    return _console(sys.stdout, soft_wrap=False)
+
+
+def _console(file: TextIO, *, width: int | None = None, soft_wrap: bool = True) -> Console:
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _WIDE
-    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    class Screen(Console):
+        """Draws control characters in strings, such as the cells of a table, as symbols."""
+
+        def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
+            return super().render_str(printable(text), **options)
+
+        def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401
+            with output_errors() if file is sys.stdout else contextlib.nullcontext():
+                super().print(*objects, **options)
+
+    console = Screen(file=file, width=width, markup=False, emoji=False, highlight=False, soft_wrap=soft_wrap)
+    if console.width != (usable := usable_width(console.width)):
+        console.width = usable
+    return console
 
 
 def show(content: RenderableType) -> None:
@@ -46,32 +67,30 @@ def show(content: RenderableType) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a note that is not part of the result, to stderr."""
+    """Print a note that is not part of the result, to stderr; work continues where that cannot be written."""
     from rich.text import Text
 
-    stderr().print(Text.assemble(("note: ", "bold yellow"), text))
+    with contextlib.suppress(OSError):
+        stderr().print(Text.assemble(("note: ", "bold yellow"), printable(text)))
 
 
 def write(text: str) -> None:
     """Write the text of a model or a file and flush; on a terminal control characters are drawn as symbols."""
-    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+    with output_errors():
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
 
 
 def write_json(value: object, *, indent: int | None = 2) -> None:
     """Write JSON, with characters that the output encoding lacks as escapes."""
-    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-    text = json.dumps(value, ensure_ascii=not encoding.startswith("utf"), indent=indent, allow_nan=False)
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def visible(text: str) -> str:
-    """`text` with control characters drawn as symbols; line ends and tabs are kept."""
-    return text.translate(_CONTROL_PICTURES)
-
-
-_CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, ensure_ascii=True, indent=indent, allow_nan=False)
+    with output_errors():
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
 
 
 def table(*columns: str, right: Collection[str] = ()) -> Table:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from mingyue.errors import DataError
+from mingyue.files import path_of, reason_of
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ def read(name: str) -> InputText:
         content, source = sys.stdin.buffer.read(), "standard input"
     else:
         try:
-            content, source = Path(name).read_bytes(), name
+            content, source = path_of(name).read_bytes(), name
         except OSError as error:
-            raise DataError(f"{name} cannot be read: {error.strerror}", advice="Check the path.") from error
+            raise DataError(f"{name} cannot be read: {reason_of(error)}", advice="Check the path.") from error
     try:
         return InputText(content.decode("utf-8-sig").replace("\r\n", "\n"), source)
     except UnicodeDecodeError as error:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from cyclopts import Parameter
 
 from mingyue.cli.arguments import Device, Encoding, JsonLines, ModelFolder, Threads
-from mingyue.cli.lines import LineFile, Screen, check_output, in_pieces, piped_lines, typed_lines
+from mingyue.cli.lines import LineFile, Screen, in_pieces, piped_lines, typed_lines
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import print_note, stderr
 from mingyue.cli.texts import collect
 from mingyue.config import TranslateSettings
 from mingyue.errors import SettingsError
+from mingyue.files import check_output
 
 if TYPE_CHECKING:
     from mingyue.generation import Translation
@@ -62,7 +63,7 @@ def translate(
     break inside a translation becomes a space. Lines end at \n or \r\n only.
     """
     settings = TranslateSettings.read(given, source=COMMAND_LINE)
-    check_output(output, source)
+    check_output(output, "-" if "-" in (text or ["-"]) else None, source, model)
     lines, typed = _lines(text, source, encoding)
 
     from mingyue import api

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mingyue.data.report import Progress
 from mingyue.errors import DataError
-from mingyue.files import explain_os_error
+from mingyue.files import explain_os_error, path_of
 
 _CHUNK = 1 << 18
 _TRIES = 3
@@ -34,7 +34,7 @@ def data_folder() -> Path:
     """The folder of downloaded corpora: MINGYUE_DATA, or the user's cache folder on this platform."""
     given = os.environ.get("MINGYUE_DATA")
     if given:
-        return Path(given).expanduser()
+        return path_of(given)
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -56,7 +56,7 @@ def mirrored(relative: str) -> str | None:
         return None
     if _is_url(origin):
         return f"{origin.rstrip('/')}/{urllib.parse.quote(relative)}"
-    return str(Path(origin).expanduser() / relative)
+    return str(path_of(origin) / relative)
 
 
 def fetch_file(
@@ -67,7 +67,7 @@ def fetch_file(
     `check` returns None for a good file, or what is wrong with it. An interrupted download continues where it stopped,
     now or at the next call; a file that fails its check is fetched once more from the start, then is a `DataError`.
     """
-    part = target.with_name(target.name + ".part")
+    part = target.with_name(f".{target.name}.mingyue-part")  # a name of its own, the same at the next call
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         begun = part.exists()

@@ -20,7 +20,7 @@ from mingyue.data.report import ReadReport
 from mingyue.data.sources import Source
 from mingyue.data.tokens import PREPARE_AGAIN, SHARD_TOKENS, TokenWriter, digests_of
 from mingyue.errors import DataError, FormatError, TokenizerError
-from mingyue.files import explain_os_error, seal_holds, sealed, write_text_atomically
+from mingyue.files import explain_os_error, path_of, seal_holds, sealed, write_text_atomically
 from mingyue.parsing import read_json_object
 from mingyue.text import Tokenizer
 
@@ -139,7 +139,7 @@ def identity_of(sources: Iterable[Source]) -> list[object] | None:
 
 def key_of(identity: list[object], tokenizer: TokenizerSettings) -> str:
     """A hash of everything that the tokens depend on: `identity`, and the content of a given tokenizer.json."""
-    path = Path(tokenizer.tokenizer or "char")
+    path = path_of(tokenizer.tokenizer or "char")
     path = path / TOKENIZER if path.is_dir() else path
     if path.is_file():
         identity = [*identity, hashlib.sha256(path.read_bytes()).hexdigest()]

@@ -20,7 +20,8 @@ from mingyue.data.corpora import CORPORA, resolve_corpus
 from mingyue.data.encodings import READ_AGAIN, Opener
 from mingyue.data.folders import entries_of, files_of_folder, files_of_glob, own_folder
 from mingyue.data.report import ReadReport, readable
-from mingyue.errors import DataError
+from mingyue.errors import DataError, SettingsError
+from mingyue.files import explain_os_error, path_of, reason_of
 
 Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "hub"]
 _KINDS: dict[str, Kind] = {
@@ -164,7 +165,12 @@ def _spooled(source: Source) -> Generator[Opener]:
 
 def _pour(pipe: BinaryIO, copy: tempfile.SpooledTemporaryFile[bytes]) -> None:
     while data := pipe.read(1 << 20):
-        copy.write(data)
+        try:
+            copy.write(data)
+        except OSError as error:
+            folder = Path(os.environ.get("TMPDIR", "/tmp"))
+            message, _ = explain_os_error("a temporary copy of the text", folder, error)
+            raise DataError(message, advice="Free some space, or set TMPDIR to another folder.") from error
 
 
 @contextmanager
@@ -176,7 +182,7 @@ def _readable(name: str) -> Generator[None]:
             f"{name} is damaged, or not compressed by gzip: {error}", advice="Download or compress it again."
         ) from None
     except OSError as error:
-        raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
+        raise DataError(f"{name} cannot be read: {reason_of(error)}") from None
 
 
 def _expand(name: str, report: ReadReport, *, with_field: bool) -> Iterator[Source]:
@@ -186,7 +192,10 @@ def _expand(name: str, report: ReadReport, *, with_field: bool) -> Iterator[Sour
     if name.startswith("hf://"):
         yield Source(name, "hub", None, named=True)
         return
-    path = Path(name).expanduser()
+    try:
+        path = path_of(name)
+    except SettingsError as error:
+        raise DataError(error.message, advice=error.advice) from error
     if _is_there(path):
         yield from _folder(path, report) if path.is_dir() else [_file(path, name, named=True)]
         return

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from mingyue.files import write_bytes_atomically
+from mingyue.files import utf8_name, write_bytes_atomically
 from mingyue.inspection.attention_weights import part_weights
 from mingyue.inspection.parts import Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
@@ -186,11 +186,11 @@ def read_frames(folder: Path) -> tuple[list[Frame], list[str]]:
 
 
 def _read(path: Path) -> Frame:
-    with safe_open(path, framework="numpy") as file:
+    with utf8_name(path) as name, safe_open(name, framework="numpy") as file:
         header = as_object(parse_json((file.metadata() or {})[_HEADER]))
         if header["format"] != FORMAT:
             raise ValueError(f"format {header['format']}")
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+        arrays = {tensor: file.get_tensor(tensor) for tensor in file.keys()}  # noqa: SIM118  (not a mapping)
     words = {int(index): word for index, word in header["words"].items()}
     ids_LTK = arrays["lens.ids"]
     return Frame(

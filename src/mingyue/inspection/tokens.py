@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mingyue.printable import standing_alone
 from mingyue.text import Tokenizer
 
 _SYMBOLS = str.maketrans({" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"})
@@ -21,7 +22,7 @@ def token_label(tokenizer: Tokenizer, index: int) -> str:
     if text is None:
         return tokenizer.token_text(index)
     shown = text.translate(_SYMBOLS)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in standing_alone(shown))
 
 
 def token_string(tokenizer: Tokenizer, index: int) -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mingyue.charts import Chart, check_output_path, page_of_charts, write_charts, write_json
+from mingyue.files import path_of
 from mingyue.words import Language, TextTable, Words
 
 
@@ -36,7 +37,7 @@ class View(ABC):
 
         Returns notes for the user (a missing font). Raises as `write_charts` does.
         """
-        path = Path(path)
+        path = path_of(path)
         check_output_path(path)
         if path.suffix.lower() == ".json":
             write_json(path, {"title": self.title.of(language), **self.to_dict()})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mingyue.config import ModelConfig
 from mingyue.errors import FormatError, InteropError
-from mingyue.files import explain_os_error, write_bytes_atomically, write_text_atomically
+from mingyue.files import explain_os_error, reason_of, write_bytes_atomically, write_text_atomically
 from mingyue.interop.families import from_hf_state, to_hf_state
 from mingyue.models import first_not_finite, read_weights_file
 from mingyue.parsing import read_json_object
@@ -93,7 +93,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     try:
         return read_weights_file(path)
     except OSError as error:
-        raise InteropError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise InteropError(f"{path} cannot be read: {reason_of(error)}") from error
     except SafetensorError as error:
         raise InteropError(f"{path} is damaged: {error}", advice="Copy it again.") from error
 

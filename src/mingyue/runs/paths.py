@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mingyue.config import TrainSettings
+from mingyue.files import path_of
 from mingyue.runtime import Runtime
+
+_LONGEST = 60  # characters of the name of a folder
 
 
 def run_path(settings: TrainSettings) -> Path:
     """The folder of a run: `--out`, or runs/<name of the first source>."""
     if settings.run.out is not None:
-        return Path(settings.run.out)
+        return path_of(settings.run.out)
     pairs = settings.pairs
     files: Sequence[str] = settings.data.sources or pairs.source or pairs.pairs
     first = files[0].removesuffix(".gz")
     names = ["stdin"] if first == "-" else [Path(first).stem, Path(first).parent.name]
     cleaned = (re.sub(r"[^\w.-]+", "-", name).strip("-.") for name in names)
-    return Path("runs") / next(filter(None, cleaned), "run")
+    return Path("runs") / next(filter(None, cleaned), "run")[:_LONGEST]
 
 
 def chosen_threads(settings: TrainSettings, runtime: Runtime) -> int | None:

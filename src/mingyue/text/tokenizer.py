@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Self, SupportsIndex
 
 from mingyue.errors import TokenizerError
-from mingyue.files import write_text_atomically
+from mingyue.files import path_of, write_text_atomically
 from mingyue.text import spec as specs
 from mingyue.text.encoders import Ids, Progress, encoder_of
 from mingyue.text.normalizer import lost_by_normalizer
@@ -151,7 +150,7 @@ class Tokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer.json atomically. Raises `TokenizerError` if it cannot be written."""
-        path = Path(path)
+        path = path_of(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomically(path, self.to_json() + "\n")
@@ -161,7 +160,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a tokenizer.json, or the one in a folder. Raises `TokenizerError` if it cannot be read."""
-        path = Path(path)
+        path = path_of(path)
         if path.is_dir():
             path = path / "tokenizer.json"
         try:

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from mingyue.errors import CheckpointError, FormatError, TrainingError
-from mingyue.files import checksum_of, sha256_of, share_as_folder, sync_folder
+from mingyue.files import checksum_of, sha256_of, share_as_folder, sync_folder, utf8_name
 from mingyue.models import first_not_finite, read_weights_file
 from mingyue.parsing import read_json_object, take
 from mingyue.training.sharded_files import read_whole
@@ -262,8 +262,10 @@ def _unreadable(path: Path, error: OSError) -> CheckpointError:
 
 def _write(folder: Path, checkpoint: Checkpoint) -> dict[str, str]:
     """Write the tensors and flush them to the disk; returns the checksums of the files."""
-    save_file(_plain(checkpoint.model), folder / _MODEL, metadata={"format": "pt"})
-    save_file(_plain(checkpoint.optimiser), folder / _OPTIMISER)
+    with utf8_name(folder / _MODEL, new=True) as name:
+        save_file(_plain(checkpoint.model), name, metadata={"format": "pt"})
+    with utf8_name(folder / _OPTIMISER, new=True) as name:
+        save_file(_plain(checkpoint.optimiser), name)
     for name in (_MODEL, _OPTIMISER):
         share_as_folder(folder / name)
         sync_file(folder / name)
@@ -277,7 +279,7 @@ def _write_state(folder: Path, checksums: Mapping[str, str], run: Mapping[str, A
         "run": dict(run),
     }
     state["checksum"] = checksum_of(state)
-    with (folder / _STATE).open("w", encoding="utf-8", newline="\n") as file:
+    with (folder / _STATE).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.write(json.dumps(state, ensure_ascii=False, indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -78,7 +78,7 @@ class MetricsLog:
         line |= {key: _finite_or_none(value) for key, value in values.items()}
         with disk_errors("the log", self.path):
             if self._file is None:
-                self._file = self.path.open("a", encoding="utf-8", newline="\n")
+                self._file = self.path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
             self._file.flush()
         if self._board is not None:

@@ -23,14 +23,14 @@ import tomli_w
 
 from mingyue.config import TrainSettings
 from mingyue.errors import CheckpointError, FormatError, SettingsError
-from mingyue.files import seal_holds, sealed, write_text_atomically
+from mingyue.files import TEMPORARY, escape_names, restore_names, seal_holds, sealed, write_text_atomically
 from mingyue.parsing import read_json_object, read_toml, take
 from mingyue.training.checkpoints import Checkpoints, DamagedCheckpointError
 from mingyue.training.log import read_log
 from mingyue.training.storage import disk_errors, free_name, remove_folder, set_aside, swept
 
 _SETTINGS, _PLAN, _LOCK = "run.toml", "plan.json", "run.lock"
-_UNFINISHED = re.compile(r"\..+\.\d+\.tmp|\.model-[a-z0-9_]{8}\.tmp")
+_UNFINISHED = re.compile(rf"{TEMPORARY.pattern}|\..+\.\d+\.tmp|\.model-[a-z0-9_]{{8}}\.tmp")
 """Names of files and of a bundle that were being written when the program was killed."""
 _HEADER = "# Settings of a run of Mingyue. `mingyue train --config run.toml` starts it again.\n\n"
 
@@ -169,7 +169,7 @@ class RunFolder:
 
     def write_settings(self, settings: TrainSettings) -> None:
         """Write run.toml, without settings that are None."""
-        text = _HEADER + tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
+        text = _HEADER + escape_names(tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True)))
         with disk_errors("the settings", self.settings_path):
             write_text_atomically(self.settings_path, text)
 
@@ -181,7 +181,7 @@ class RunFolder:
         if not self.settings_path.is_file():
             return self._settings_of_latest()[1]
         try:
-            values = read_toml(self.settings_path)
+            values = restore_names(read_toml(self.settings_path))
             if not values:
                 raise ValueError("there is nothing in it")
         except (OSError, ValueError) as error:  # not TOML, or empty

@@ -1,0 +1,34 @@
+r"""Text that can be shown: characters that a terminal obeys, or that a picture cannot hold, as symbols or escapes."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Control characters but line ends and tabs, controls of the direction of text, line and paragraph separators, lone
+# surrogates, and the two characters that XML does not allow.
+_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def printable(text: str) -> str:
+    r"""`text` with a symbol for each control character (␇) and an escape for others that cannot be shown (`\u202e`).
+
+    Line ends and tabs are kept. A byte of a file name that is not UTF-8, a lone surrogate in Python, becomes `\xe9`.
+    """
+    return _UNSHOWABLE.sub(_shown, text)
+
+
+def standing_alone(text: str) -> str:
+    """`text` with a dotted circle before a combining mark at its start, which would join what stands before it."""
+    return f"◌{text}" if text and unicodedata.category(text[0]) in ("Mn", "Me") else text
+
+
+def _shown(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that Python could not decode (PEP 383)
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
