@@ -15,7 +15,7 @@ from mingyue.data.fetch import data_folder, fetch_file, mirrored, sha256_check
 from mingyue.data.report import Progress, ReadReport
 from mingyue.data.tang import make_tang
 from mingyue.errors import DataError
-from mingyue.files import write_text_atomically
+from mingyue.files import reason_of, write_text_atomically
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,6 @@ def _save(path: Path, text: str) -> None:
         write_text_atomically(path, text)
     except OSError as error:
         raise DataError(
-            f"the corpus cannot be written to {path}: {error.strerror or error}",
+            f"the corpus cannot be written to {path}: {reason_of(error)}",
             advice="Set MINGYUE_DATA to a writable folder.",
         ) from None

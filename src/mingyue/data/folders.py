@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mingyue.data.report import ReadReport
 from mingyue.errors import DataError
+from mingyue.files import path_of, reason_of
 
 HIDDEN = "hidden file or folder"
 RUN, MODEL, PREPARED = "run folder", "model folder", "folder of prepared data"
@@ -55,7 +56,7 @@ def files_of_glob(pattern: str, report: ReadReport) -> Iterator[Path]:
 
     Raises `DataError` if nothing matches.
     """
-    expanded = str(Path(pattern).expanduser())
+    expanded = str(path_of(pattern))
     paths = [Path(name) for name in glob.glob(expanded, recursive=True)]  # noqa: PTH207
     paths.sort(key=lambda path: path.parts)
     if not paths:
@@ -88,7 +89,7 @@ def is_file(path: Path, report: ReadReport) -> bool:
         if path.is_symlink():
             report.drop(BROKEN, str(path))
             return False
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise DataError(f"{path} cannot be read: {reason_of(error)}") from None
     if not stat.S_ISREG(mode):
         report.drop(SPECIAL, str(path))
         return False
@@ -135,12 +136,12 @@ def _identity(folder: Path) -> Identity:
     try:
         state = folder.stat()
     except OSError as error:
-        raise DataError(f"the folder {folder} cannot be read: {error.strerror}") from None
+        raise DataError(f"the folder {folder} cannot be read: {reason_of(error)}") from None
     return state.st_dev, state.st_ino
 
 
 def _refuse(error: OSError) -> None:
-    raise DataError(f"the folder {error.filename} cannot be read: {error.strerror}")
+    raise DataError(f"the folder {error.filename} cannot be read: {reason_of(error)}")
 
 
 def _fixed_part(pattern: str) -> Path:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mingyue.errors import DataError
-from mingyue.files import explain_os_error, sha256_of
+from mingyue.files import explain_os_error, reason_of, sha256_of
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 SHARD_TOKENS = 1 << 28
@@ -268,7 +268,7 @@ def _state(file: BinaryIO) -> tuple[int, int, int]:
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"the token file {path} cannot be read: {error.strerror or error}")
+    return DataError(f"the token file {path} cannot be read: {reason_of(error)}")
 
 
 def _checked_header(

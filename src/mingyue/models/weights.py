@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mingyue.config import EncoderDecoderConfig
 from mingyue.errors import BundleError
+from mingyue.files import reason_of, utf8_name
 from mingyue.models.build import Transformer, TransformerConfig, empty_model, table_bytes
 from mingyue.models.sizes import sizes
 
@@ -87,7 +88,7 @@ class WeightsFile:
         return raw.view(found.dtype).reshape(found.shape)
 
     def _read_header(self) -> dict[str, Stored]:
-        with safe_open(self._path, framework="pt"):
+        with utf8_name(self._path) as name, safe_open(name, framework="pt"):
             pass  # the library checks that the header describes exactly the bytes of the file
         length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
         size = os.fstat(self._file.fileno()).st_size
@@ -123,7 +124,7 @@ def first_not_finite(weights: Mapping[str, Tensor]) -> str | None:
 def cannot_read(path: Path, error: OSError) -> UnreadableModelError:
     """The error for a file of a model folder."""
     advice = "Ask its owner for permission to read it." if isinstance(error, PermissionError) else None
-    return UnreadableModelError(f"{path} cannot be read: {error.strerror or error}", advice=advice)
+    return UnreadableModelError(f"{path} cannot be read: {reason_of(error)}", advice=advice)
 
 
 def read_model(

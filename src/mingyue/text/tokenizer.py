@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Self, SupportsIndex
 
 from mingyue.errors import TokenizerError
-from mingyue.files import path_of, write_text_atomically
+from mingyue.files import path_of, reason_of, write_text_atomically
 from mingyue.text import spec as specs
 from mingyue.text.encoders import Ids, Progress, encoder_of
 from mingyue.text.normalizer import lost_by_normalizer
@@ -155,7 +155,7 @@ class Tokenizer:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomically(path, self.to_json() + "\n")
         except OSError as error:
-            raise TokenizerError(f"{path}: cannot write the tokenizer: {error.strerror or error}") from None
+            raise TokenizerError(f"{path}: cannot write the tokenizer: {reason_of(error)}") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -167,7 +167,7 @@ class Tokenizer:
             text = path.read_bytes().decode("utf-8")
         except OSError as error:
             raise TokenizerError(
-                f"{path}: cannot read the tokenizer: {error.strerror or error}",
+                f"{path}: cannot read the tokenizer: {reason_of(error)}",
                 advice="Give char, bpe, byte, or the path of a tokenizer.json.",
             ) from None
         except UnicodeDecodeError as error:

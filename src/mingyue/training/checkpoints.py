@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from mingyue.errors import CheckpointError, FormatError, TrainingError
-from mingyue.files import checksum_of, sha256_of, share_as_folder, sync_folder, utf8_name
+from mingyue.files import checksum_of, reason_of, sha256_of, share_as_folder, sync_folder, utf8_name
 from mingyue.models import first_not_finite, read_weights_file
 from mingyue.parsing import read_json_object, take
 from mingyue.training.sharded_files import read_whole
@@ -253,7 +253,7 @@ def _unreadable(path: Path, error: OSError) -> CheckpointError:
     """The error for a file of a checkpoint that cannot be read: a `DamagedCheckpointError` only if it is lost."""
     if isinstance(error, FileNotFoundError):
         return DamagedCheckpointError(f"{path} is missing")
-    message = f"{path} cannot be read: {error.strerror or error}"
+    message = f"{path} cannot be read: {reason_of(error)}"
     if error.errno in _LOST:
         return DamagedCheckpointError(message)
     advice = "Ask its owner for permission to read it." if isinstance(error, PermissionError) else "Try again."
