@@ -42,7 +42,7 @@ def film_of(
     frames = [frame for frame in frames if frame.watched == text]
     there = {frame.step for frame in frames}
     frames += [_frame(run, text, step, device, threads) for step in kept if step not in there]
-    losses = {line["step"]: line["heldout_loss"] for line in read_log(run.metrics) if line["event"] == "evaluate"}
+    losses = {line["step"]: line.get("heldout_loss") for line in read_log(run.metrics) if line["event"] == "evaluate"}
     known = {step: loss for step, loss in losses.items() if loss is not None}
     return film_view(frames, heldout_loss=known, left_out=left_out)
 

@@ -138,13 +138,17 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         if self._shown:
             callbacks.sample = lambda: self._translations(model)
 
-    def judge(self, model: Transformer, result: TrainResult) -> Outcome:
-        """The verdict against a uniform guess, and translations."""
+    def judge(self, result: TrainResult) -> Outcome:
+        """The verdict against a uniform guess."""
         uniform = math.log(self.config.vocab_size)
-        outcome = judge_course(result, self.context.folder.metrics, uniform=uniform, epochs=self.epochs(result))
-        if result.reason == "stopped" or not self._shown:
+        return judge_course(result, self.context.folder.metrics, uniform=uniform, epochs=self.epochs(result))
+
+    def show(self, model: Transformer, outcome: Outcome) -> Outcome:
+        """Translations of the first validation pairs."""
+        if not self._shown:
             return outcome
-        return outcome.with_texts(self._translations(model, beam=4))
+        texts = self.attempt("translations", lambda: [self._translations(model, beam=4)], list[str]())
+        return outcome.with_texts(*texts)
 
     def card(self) -> dict[str, Any]:
         """What training.json says about the pairs."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 
 from mingyue import __version__
-from mingyue.bundle import save_bundle
+from mingyue.bundle import add_to_training, save_bundle
 from mingyue.config import DEFAULT_MINUTES, EncoderDecoderConfig, ModelConfig, TrainSettings
 from mingyue.inspection import Subject
 from mingyue.models import Transformer, build_model, make_model
@@ -36,10 +36,12 @@ from mingyue.training.memory import MicroBatch, step_memory
 from mingyue.training.memory_check import check_memory, free_memory
 from mingyue.training.names import clean_state
 from mingyue.training.prepare import compiles, weights_seed
+from mingyue.training.reports import attempt
 from mingyue.training.sizing import EFFICIENCY
 
 Config = TypeVar("Config", ModelConfig, EncoderDecoderConfig)
 Batches = TypeVar("Batches", bound=BatchSource)
+T = TypeVar("T")
 
 _ENDING = 2.0  # seconds for the bundle, the last texts and the copy report
 
@@ -125,8 +127,12 @@ class Run(ABC, Generic[Config, Batches]):
         """Add what is generated and measured during training."""
 
     @abstractmethod
-    def judge(self, model: Transformer, result: TrainResult) -> Outcome:
-        """The verdict on the trained model, which is in eval mode."""
+    def judge(self, result: TrainResult) -> Outcome:
+        """The verdict on the trained model, from its losses."""
+
+    @abstractmethod
+    def show(self, model: Transformer, outcome: Outcome) -> Outcome:
+        """`outcome` with texts of the trained model, which is in eval mode, and what was measured of them."""
 
     @abstractmethod
     def card(self) -> dict[str, Any]:
@@ -202,20 +208,28 @@ class Run(ABC, Generic[Config, Batches]):
         return Subject(model, *tokenizers, starts_with_bos=self.starts_with_bos, unseen=self.unseen)
 
     def _hand_over(self, model: Transformer, result: TrainResult) -> Outcome:
-        """Judge the model, and write the bundle."""
-        outcome = self.judge(model, result)
+        """Write the bundle, then judge the model: no failure of a report can cost the model."""
         shared = self.source_tokenizer is self.tokenizer
         save_bundle(
             self.context.folder.model,
             self.config,
             clean_state(model),
             self.tokenizer,
-            self._card(result, outcome),
+            self._card(result),
             source_tokenizer=None if shared else self.source_tokenizer,
         )
+        outcome = self.attempt("verdict", lambda: self.judge(result), Outcome("not measured", ()))
+        if result.reason != "stopped":
+            outcome = self.show(model, outcome)
+        verdict = {"verdict": outcome.verdict}
+        self.attempt("verdict in training.json", lambda: add_to_training(self.context.folder.model, verdict), None)
         return outcome
 
-    def _card(self, result: TrainResult, outcome: Outcome) -> dict[str, Any]:
+    def attempt(self, what: str, report: Callable[[], T], otherwise: T) -> T:
+        """The result of a report on the saved model; if it fails, `otherwise`, with a note about `what` is missing."""
+        return attempt(what, report, otherwise, self.context.observer.on_note)
+
+    def _card(self, result: TrainResult) -> dict[str, Any]:
         """The content of training.json. It has no paths, since a bundle may be given away."""
         card: dict[str, Any] = {
             "mingyue": __version__,
@@ -225,7 +239,6 @@ class Run(ABC, Generic[Config, Batches]):
             "steps": result.weights_step,
             "tokens": result.tokens,
             "seconds": round(result.seconds, 1),
-            "verdict": outcome.verdict,
             **self.card(),
         }
         if result.averaged:

@@ -104,13 +104,18 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         run = self.settings.run
         callbacks.sample = lambda: self._generate(model, run.sample_prompt, seed=run.seed)[0]
 
-    def judge(self, model: Transformer, result: TrainResult) -> Outcome:
-        """The verdict against simple models of the same text, and how much the model copies."""
-        outcome = judge(result, self.context.folder.metrics, self.baselines, epochs=self.epochs(result))
-        if result.reason != "stopped":
-            texts = self._generate(model, "", seed=self.settings.run.seed, samples=4)
-            outcome = measure_copying(outcome, texts, self.tokenizer, self.corpus)
-        return outcome
+    def judge(self, result: TrainResult) -> Outcome:
+        """The verdict against simple models of the same text."""
+        return judge(result, self.context.folder.metrics, self.baselines, epochs=self.epochs(result))
+
+    def show(self, model: Transformer, outcome: Outcome) -> Outcome:
+        """Generated texts, and how much of them is copied."""
+        seed, nothing = self.settings.run.seed, list[str]()
+        texts = self.attempt("generated texts", lambda: self._generate(model, "", seed=seed, samples=4), nothing)
+        outcome = outcome.with_texts(*texts)
+        if not texts:
+            return outcome
+        return self.attempt("copy report", lambda: measure_copying(outcome, self.tokenizer, self.corpus), outcome)
 
     def card(self) -> dict[str, Any]:
         """What training.json says about the text."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ Verdict = Literal["learning", "not learning", "overfitting", "diverged", "not me
 _OVERFIT = 1.02  # ratio of the last held-out loss to the best one from which a run counts as overfitting
 _FEW = 50  # held-out tokens: fewer are too few for a verdict
 _COMPARED = 1 << 23  # tokens of the training text that the copy report reads
+_PIECE = 1 << 16  # tokens of it that are decoded at once
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,17 @@ def judge_course(result: TrainResult, metrics: Path, *, uniform: float, epochs: 
     return Outcome("learning", (against, *_still_falling(course)))
 
 
-def measure_copying(outcome: Outcome, texts: Sequence[str], tokenizer: Tokenizer, corpus: TokenCorpus) -> Outcome:
-    """Add generated texts, and how much of them is in the training text word for word."""
-    training_text = tokenizer.decode(corpus.train.read(0, min(len(corpus.train), _COMPARED)).tolist())
-    return replace(outcome, texts=tuple(texts), copying=copy_report(list(texts), training_text))
+def measure_copying(outcome: Outcome, tokenizer: Tokenizer, corpus: TokenCorpus) -> Outcome:
+    """Add how much of the generated texts is in the training text word for word."""
+    return replace(outcome, copying=copy_report(outcome.texts, _training_text(tokenizer, corpus)))
+
+
+def _training_text(tokenizer: Tokenizer, corpus: TokenCorpus, piece: int = _PIECE) -> Iterator[str]:
+    """The training text in pieces: the whole takes a gigabyte while its tokens are decoded."""
+    stream, end = tokenizer.stream(), min(len(corpus.train), _COMPARED)
+    for start in range(0, end, piece):
+        yield "".join(map(stream.push, corpus.train.read(start, min(end, start + piece)).tolist()))
+    yield stream.finish()
 
 
 def _against_bigram(loss: float, simple: Baselines) -> str:

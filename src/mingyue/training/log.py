@@ -18,11 +18,21 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, TextIO
 
 from mingyue.errors import MissingExtraError
 from mingyue.files import write_bytes_atomically
 from mingyue.training.storage import disk_errors, free_name
+
+_NUMBER = (int, float)
+_COMMON: dict[str, tuple[type, ...]] = {"step": (int,), "tokens": (int,), "seconds": _NUMBER}
+_KEYS: dict[str, dict[str, tuple[type, ...]]] = {
+    "train": {"train_loss": (*_NUMBER, NoneType)},
+    "evaluate": {"heldout_loss": (*_NUMBER, NoneType)},
+    "end": {"reason": (str,)},
+}
+"""Keys of an event that programs read, with their types; None stands for a number that JSON lacks."""
 
 
 class MetricsLog:
@@ -112,9 +122,17 @@ def _event(line: bytes) -> dict[str, Any] | None:
     """The event of a line of the log; None for a damaged line."""
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
         return None
-    return event if isinstance(event, dict) and set(event) >= {"event", "step", "tokens", "seconds"} else None
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return None
+    keys = _COMMON | _KEYS.get(event["event"], {})
+    sound = all(_fits(event.get(name), kinds) for name, kinds in keys.items())
+    return event if sound else None
+
+
+def _fits(value: object, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 class Board:

@@ -25,6 +25,8 @@ _MEASURED_STEPS = 8  # before the first evaluation of a run in minutes
 _LOG_LINES = 10  # between two evaluations
 _EVALUATION_SHARE = 0.05  # of the time of the steps between two evaluations
 _FINAL_SHARE = 0.2  # of the time of all steps, for the last evaluation of a run in minutes
+_SECONDS_BETWEEN_CHECKPOINTS = 60.0
+_SAVING_SHARE = 0.03  # of the time, at most
 _FORWARD_SHARE = 1 / 3  # of a step: backward costs twice what forward does
 
 
@@ -139,7 +141,7 @@ class RunSizes:
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often a run evaluates and generates, and on how much text: as set, or by its number of steps."""
+    """How often a run saves, evaluates and generates, and on how much text: as set, or by its number of steps."""
 
     run: RunSettings
     sizes: RunSizes
@@ -150,6 +152,13 @@ class Cadence:
         """Evaluations between generated texts; 0: none."""
         every = self.run.sample_every
         return _EVALUATIONS_BETWEEN_SAMPLES if every is None else every
+
+    def saves(self, step: int, since: float, pace: Pace) -> bool:
+        """Whether a checkpoint is due after `step` steps, `since` seconds after the one before."""
+        every = self.run.checkpoint_every
+        if every is not None:
+            return step % every == 0
+        return since >= max(_SECONDS_BETWEEN_CHECKPOINTS, pace.save / _SAVING_SHARE)
 
     def every(self, total_steps: int) -> int:
         """Steps between evaluations.

@@ -25,7 +25,7 @@ from mingyue.training.pace import Pace
 from mingyue.training.placement import place_model
 from mingyue.training.plan import Cadence, Plan
 from mingyue.training.prepare import prepare_model
-from mingyue.training.reports import log_values, step_report
+from mingyue.training.reports import attempt, log_values, step_report
 from mingyue.training.resume_rules import Change
 from mingyue.training.resuming import changes_measure, find_checkpoint, match_runtime, recorded_plan, settings_of
 from mingyue.training.run_folder import RunFolder
@@ -34,9 +34,6 @@ from mingyue.training.state import RunState, describe_runtime, plan_key, version
 from mingyue.training.step import Stepper, StepResult
 
 T = TypeVar("T")
-
-_SECONDS_BETWEEN_CHECKPOINTS = 60.0
-_SAVING_SHARE = 0.03  # of the time, at most
 
 
 class Trainer:
@@ -207,13 +204,8 @@ class Trainer:
         return {"save": False, "end": end, "plan": None if plan is self.plan else plan.to_json()}
 
     def _checkpoint_is_due(self) -> bool:
-        step, every = self.state.step, self.settings.run.checkpoint_every
-        if step in (0, self.saved_step):
-            return False
-        if every is not None:
-            return step % every == 0
-        pause = max(_SECONDS_BETWEEN_CHECKPOINTS, self.pace.save / _SAVING_SHARE)
-        return self.clock.seconds() - self.saved_at >= pause
+        step, since = self.state.step, self.clock.seconds() - self.saved_at
+        return step not in (0, self.saved_step) and self.cadence.saves(step, since, self.pace)
 
     def _evaluate(self) -> None:
         """Measure the held-out loss, and save the model if it is the best so far."""
@@ -259,17 +251,19 @@ class Trainer:
 
     def _sample(self, generate: Callable[[], str]) -> None:
         start = self.clock.seconds()
-        text = self._in_eval_mode(generate)
+        text = attempt("sample", lambda: self._in_eval_mode(generate), None, self.observer.on_note)
         self.pace.sample = (self.clock.seconds() - start) / self.cadence.sample_every
-        self._log("sample", text=text)
-        self.observer.on_sample(self.state.step, text)
+        if text is not None:
+            self._log("sample", text=text)
+            self.observer.on_sample(self.state.step, text)
 
     def _in_eval_mode(self, work: Callable[[], T]) -> T:
         """Call back with the caller's model in eval mode."""
         self.whole.eval()
-        result = work()
-        self.model.train()
-        return result
+        try:
+            return work()
+        finally:
+            self.model.train()
 
     def _watch(self) -> None:
         """Let the caller look at the current model, for the film of the run."""
