@@ -14,6 +14,7 @@ from mingyue.training import EvaluationReport, Observer, Plan, StepReport, Train
 _SAMPLE_LINES = 8
 _SMOOTHING = 0.95
 _NAMES = {"bleu": "BLEU"}
+_CUT = "cut_translations"
 
 
 class RunScreen(Observer):
@@ -58,7 +59,7 @@ class RunScreen(Observer):
             f"held out {result.loss:.4f} nats/token",
             f"{result.bits_per_byte:.4f} bits/byte",
             f"perplexity {result.perplexity:,.2f}",
-            *(f"{_NAMES.get(name, name)} {value:.2f}" for name, value in report.measures.items()),
+            *(_measure(name, value) for name, value in report.measures.items() if value or name != _CUT),
             f"after {duration(report.seconds)}",
         ]
         if report.best and not report.final:
@@ -93,3 +94,7 @@ class RunScreen(Observer):
         if report.share_of_peak is not None:
             numbers.append(f"{report.share_of_peak:.0%} of peak")
         return numbers
+
+
+def _measure(name: str, value: float) -> str:
+    return f"{value:.0f} cut" if name == _CUT else f"{_NAMES.get(name, name)} {value:.2f}"

@@ -6,7 +6,8 @@ started, without the time between stop and resume). Further keys by event:
     plan       the plan, whenever it is made or fixed
     train      train_loss (nats per token, mean since the last such line), learning_rate, muon_learning_rate,
                gradient_norm, tokens_per_second (of the steps alone), share_of_peak
-    evaluate   heldout_loss (nats per token), heldout_tokens, bits_per_byte, evaluation_seconds, best
+    evaluate   heldout_loss (nats per token), heldout_tokens, bits_per_byte, evaluation_seconds, best; of pairs bleu,
+               cut_translations (of those that BLEU counts, cut at their largest length)
     sample     text
     resume     from_step, changes
     end        reason, and the keys of evaluate for the final evaluation

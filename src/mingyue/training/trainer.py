@@ -95,6 +95,7 @@ class Trainer:
         ranks.on_main(lambda: self._record_start(changes, resume=resume))
         self.cadence = Cadence(settings.run, self.sizes, in_minutes=True)
         self.latest: Evaluation | None = None
+        self.tie_told = False
         self.saved_step, self.saved_at = self.state.step or None, self.clock.seconds()
 
     def _restore(self, found: Checkpoint, changes: list[Change]) -> None:
@@ -210,6 +211,7 @@ class Trainer:
     def _evaluate(self) -> None:
         """Measure the held-out loss, and save the model if it is the best so far."""
         state, pace, callbacks, start = self.state, self.pace, self.callbacks, self.clock.seconds()
+        tell = self.observer.on_note
         evaluation = self.latest = self._measure_loss(self.plan.evaluate_tokens)
         if self.plan.evaluate_tokens is not None:
             seconds_per_token = (self.clock.seconds() - start) / evaluation.tokens
@@ -217,7 +219,8 @@ class Trainer:
         if callbacks.measure is not None or self._samples_at(state.evaluations + 1):
             self.placement.gather_weights()
         measures = self.ranks.share(lambda: self._in_eval_mode(callbacks.measure) if callbacks.measure else {})
-        best = state.judge(evaluation.loss if callbacks.select is None else -measures[callbacks.select])
+        value = evaluation.loss if callbacks.select is None else -measures[callbacks.select]
+        tied, best = value == state.best_loss, state.judge(value, evaluation.loss)
         seconds = pace.evaluation = self.clock.seconds() - start
 
         def report() -> None:
@@ -225,6 +228,9 @@ class Trainer:
             self._log("evaluate", **values)
             now = self.clock.seconds()
             self.observer.on_evaluate(EvaluationReport(state.step, now, evaluation, best, measures=measures))
+            if callbacks.select is not None and tied and not self.tie_told:
+                self.tie_told = True
+                tell(f"{callbacks.select.upper()} {-value:.2f} again: the lower held-out loss decides between equals.")
             if callbacks.sample is not None and self._samples_at(state.evaluations):
                 self._sample(callbacks.sample)
 
