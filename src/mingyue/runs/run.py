@@ -210,6 +210,7 @@ class Run(ABC, Generic[Config, Batches]):
     def _hand_over(self, model: Transformer, result: TrainResult) -> Outcome:
         """Write the bundle, then judge the model: no failure of a report can cost the model."""
         shared = self.source_tokenizer is self.tokenizer
+        self.context.folder.check_in_place()
         save_bundle(
             self.context.folder.model,
             self.config,

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from mingyue.errors import CheckpointError, TrainingError
+from mingyue.errors import CheckpointError, DivergedError
 from mingyue.files import checksum_of, sha256_of, sync_folder
 from mingyue.training.sharded_files import read_whole
 from mingyue.training.storage import TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
@@ -74,7 +74,7 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint, *, best: int | None = None) -> Path:
         """Write a checkpoint; then remove those that are neither among the latest `keep` nor the `best` step.
 
-        Raises `CheckpointError` when it cannot be written (the earlier ones are still whole), and `TrainingError` for a
+        Raises `CheckpointError` when it cannot be written (the earlier ones are still whole), and `DivergedError` for a
         weight that is not finite, from which no run could be resumed.
         """
         check_finite(checkpoint.model, checkpoint.step)
@@ -178,16 +178,10 @@ class Checkpoints:
 
 
 def check_finite(weights: Mapping[str, torch.Tensor], step: int) -> None:
-    """Raise `TrainingError` that names the first weight that is not finite."""
+    """Raise `DivergedError` that names the first weight that is not finite."""
     for name, weight in weights.items():
         if not bool(torch.isfinite(weight).all()):
-            raise TrainingError(
-                f"the weight {name} is not finite after step {step}: it is not saved",
-                advice=(
-                    "The last checkpoint is good. Resume it with lower rates (--learning-rate, --muon-learning-rate), "
-                    "a longer --warmup, or --dtype fp32."
-                ),
-            )
+            raise DivergedError(f"the weight {name} is not finite after step {step}: it is not saved")
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> dict[str, str]:

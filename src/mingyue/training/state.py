@@ -12,6 +12,7 @@ import torch
 from mingyue import __version__
 from mingyue.config import TrainSettings
 from mingyue.runtime import Runtime
+from mingyue.training.pace import Pace
 from mingyue.training.step import StepResult
 
 
@@ -99,6 +100,17 @@ def describe_runtime(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
+def checkpoint_content(state: RunState, pace: Pace, settings: TrainSettings, runtime: Runtime) -> dict[str, Any]:
+    """What a checkpoint stores besides tensors, loss scaler and the identity of the data, as JSON."""
+    return {
+        "counters": state.to_json(),
+        "pace": pace.to_json(),
+        "settings": settings.model_dump(mode="json"),
+        "runtime": describe_runtime(runtime),
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
     """The versions that a checkpoint was written with."""
     return {"mingyue": __version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mingyue.config import TrainSettings
-from mingyue.errors import CheckpointError, LostRankError, SettingsError, TrainingError
+from mingyue.errors import CheckpointError, DivergedError, LostRankError, SettingsError, TrainingError
 from mingyue.models import Transformer
 from mingyue.runtime import Runtime
 from mingyue.training.batches import BatchSource
 from mingyue.training.checkpoints import Checkpoint
 from mingyue.training.distributed import Ranks
-from mingyue.training.final_weights import load_best, try_average
+from mingyue.training.final_weights import choose_final
 from mingyue.training.first_plan import choose_plan, needs_timing, time_a_step
 from mingyue.training.log import open_log
 from mingyue.training.loss import Evaluation, evaluate
@@ -30,7 +30,7 @@ from mingyue.training.resume_rules import Change
 from mingyue.training.resuming import changes_measure, find_checkpoint, match_runtime, recorded_plan, settings_of
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
-from mingyue.training.state import RunState, describe_runtime, plan_key, versions
+from mingyue.training.state import RunState, checkpoint_content, plan_key
 from mingyue.training.step import Stepper, StepResult
 
 T = TypeVar("T")
@@ -179,7 +179,9 @@ class Trainer:
             if not isinstance(error, LostRankError):  # without that rank a save cannot complete
                 with suppress(CheckpointError):
                     self.checkpoints.wait()
-            raise
+            if not isinstance(error, DivergedError):
+                raise
+            raise error.advised(self.saved_step) from error
         finally:
             if self.metrics is not None:
                 self.metrics.close()
@@ -280,6 +282,7 @@ class Trainer:
 
     def _save(self, *, best: bool = False) -> None:
         start = self.clock.seconds()
+        self.ranks.on_main(self.folder.check_in_place)
         self.placement.save(lambda: self._write_checkpoint(start, best=best), self.state.step)
         self._watch()
         self.saved_step, self.saved_at = self.state.step, self.clock.seconds()
@@ -290,13 +293,9 @@ class Trainer:
         state.seconds = seconds
         state.log_bytes = 0 if self.metrics is None else self.metrics.size()
         content = {
-            "counters": state.to_json(),
-            "pace": self.pace.to_json(),
+            **checkpoint_content(state, self.pace, self.settings, self.runtime),
             "scaler": None if scaler is None else scaler.state_dict(),
-            "settings": self.settings.model_dump(mode="json"),
             "data": self.batches.identity,
-            "runtime": describe_runtime(self.runtime),
-            "versions": versions(),
         }
         checkpoint = Checkpoint(state.step, clean_state(self.model), self.optimisers.named_state(), content)
         path = self.checkpoints.save(checkpoint, best=state.best_step)
@@ -306,7 +305,7 @@ class Trainer:
 
     def _finish(self, reason: Reason) -> TrainResult:
         """Save, and leave the best weights, or the mean of the last checkpoints, in the caller's model."""
-        state, plan, tell = self.state, self.plan, self.observer.on_note
+        state, plan = self.state, self.plan
         evaluates = reason != "stopped" and self.has_heldout
         if evaluates and state.evaluated_step != state.step:
             self._evaluate()
@@ -315,25 +314,23 @@ class Trainer:
         self.checkpoints.wait()
         evaluation, weights_step, averaged = self.latest, state.step, list[int]()
         if evaluates:
-            weights_step = load_best(self.placement, state, tell)
-            tokens, last = plan.final_tokens(self.sizes), self.settings.run.average_last
-            measure = partial(self._measure_loss, tokens)
-            if evaluation is None or plan.evaluate_tokens is not None or weights_step != state.step:
-                evaluation = measure()
-            if last > 1:
-                evaluation, averaged = try_average(
-                    self.placement, last, evaluation, measure=measure, ranks=self.ranks, tell=tell, log=self._log
-                )
-            if tokens is not None:
-                tell(
-                    f"The final loss is that of {evaluation.tokens:,} of {self.sizes.heldout_tokens:,} held-out "
-                    "tokens, spread evenly: all of them would take more than a fifth of the time."
-                )
+            evaluation, weights_step, averaged = choose_final(
+                self.placement,
+                state,
+                evaluation,
+                plan=plan,
+                sizes=self.sizes,
+                last=self.settings.run.average_last,
+                measure=self._measure_loss,
+                ranks=self.ranks,
+                tell=self.observer.on_note,
+                log=self._log,
+            )
             seconds = self.clock.seconds()
             self.observer.on_evaluate(EvaluationReport(weights_step, seconds, evaluation, best=True, final=True))
         self.placement.gather_weights()
-        numbers = evaluation.numbers() if evaluation else {}
-        self.ranks.on_main(lambda: self._log("end", reason=reason, weights_step=weights_step, **numbers))
+        end = {"reason": reason, "weights_step": weights_step, **(evaluation.numbers() if evaluation else {})}
+        self.ranks.on_main(lambda: self._log("end", **end))
         seconds = self.clock.seconds()
         return TrainResult(reason, state.step, weights_step, evaluation, plan, state.tokens, seconds, tuple(averaged))
 
