@@ -152,8 +152,12 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
 
     def judge(self, result: TrainResult) -> Outcome:
         """The verdict against a uniform guess."""
-        uniform = math.log(self.config.vocab_size)
-        found = judge_course(result, self.context.folder.metrics, uniform=uniform, epochs=self.epochs(result))
+        metrics, rates, uniform = (
+            self.context.folder.metrics,
+            self.rates_to_try(result),
+            math.log(self.config.vocab_size),
+        )
+        found = judge_course(result, metrics, uniform=uniform, epochs=self.epochs(result), rates=rates)
         return replace(found, sentences=(*found.sentences, *self._about_cut()))
 
     def _about_cut(self) -> list[str]:

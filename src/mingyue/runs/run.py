@@ -16,7 +16,7 @@ from mingyue.bundle import add_to_training, save_bundle
 from mingyue.config import DEFAULT_MINUTES, EncoderDecoderConfig, ModelConfig, TrainSettings
 from mingyue.inspection import Subject
 from mingyue.models import Transformer, build_model, make_model
-from mingyue.runs.verdict import Outcome
+from mingyue.runs.verdict import Outcome, rates_to_try
 from mingyue.runs.watching import Watcher, check_watched
 from mingyue.runtime import Runtime, processes
 from mingyue.text import Tokenizer
@@ -252,6 +252,10 @@ class Run(ABC, Generic[Config, Batches]):
         """Epochs that were trained."""
         sizes = self.batches.sizes
         return result.step * sizes.rows / sizes.windows
+
+    def rates_to_try(self, result: TrainResult) -> str:
+        """Learning rates to try after divergence, as options."""
+        return rates_to_try(self.settings, self.config, result.plan.warmup_steps)
 
     def expected_time(self) -> str:
         """The budget in words, in minutes at this machine's speed."""

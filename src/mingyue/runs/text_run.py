@@ -106,7 +106,8 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
 
     def judge(self, result: TrainResult) -> Outcome:
         """The verdict against simple models of the same text."""
-        return judge(result, self.context.folder.metrics, self.baselines, epochs=self.epochs(result))
+        metrics, rates = self.context.folder.metrics, self.rates_to_try(result)
+        return judge(result, metrics, self.baselines, epochs=self.epochs(result), rates=rates)
 
     def show(self, model: Transformer, outcome: Outcome) -> Outcome:
         """Generated texts, and how much of them is copied."""
