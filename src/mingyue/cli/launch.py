@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK
 from mingyue.errors import TrainingError
+from mingyue.interrupts import HANGUP, is_ignored
 from mingyue.runtime import processes
 
 if TYPE_CHECKING:
@@ -117,8 +118,6 @@ def launch(settings: RunSettings, folder: str | Path) -> int:
 def _signals_passed_on() -> Generator[None]:
     """Forward Ctrl-C, SIGTERM and SIGHUP to the processes, which save and stop; a second one ends them at once."""
     import psutil
-
-    from mingyue.training.signals import HANGUP, is_ignored
 
     asked = False
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mingyue import interrupts
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK, PIPE_CLOSED, USAGE
 from mingyue.errors import LostRankError, MingyueError
 from mingyue.runtime import processes
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _parse(tokens)
         result = USAGE if command is None else command()
         code = result if isinstance(result, int) else OK
+        if interrupts.came() and code == OK:
+            raise KeyboardInterrupt  # the one that came was lost on the way
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         code = _end(error, debug=debug)
@@ -53,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _end(error: BaseException, *, debug: bool) -> int:
     """Report `error`; returns its exit code."""
+    if interrupts.came():
+        error = KeyboardInterrupt()  # whatever a library made of it
     if _is_closed_pipe(error):
         return _leave_quietly()
     message, advice, code = _describe(error)

@@ -7,14 +7,9 @@ import threading
 from types import FrameType
 from typing import Any, Self
 
+from mingyue.interrupts import HANGUP, is_ignored
+
 _NAMES = ("SIGINT", "SIGTERM", "SIGBREAK", "SIGHUP")
-HANGUP: int | None = getattr(signal, "SIGHUP", None)
-"""Sent when the terminal is closed; Windows has none."""
-
-
-def is_ignored(number: int) -> bool:
-    """Whether a hangup is ignored, as `nohup` asks."""
-    return number == HANGUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 class StopRequests:
