@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 
 INTERRUPTED = 130
@@ -22,13 +21,12 @@ HANGUP: int | None = getattr(signal, "SIGHUP", None)
 _MESSAGE, _SHOW_CURSOR = b"error: stopped\n", b"\x1b[?25h"
 
 
-@dataclass
-class _State:
+class _State:  # no dataclass: until its module is imported, Ctrl-C would still be Python's
     """Of this process: whether Ctrl-C came, whether the work is done, and who takes the exit code."""
 
-    came: bool = False
-    done: bool = False
-    hand_over: Callable[[int], int] = int
+    def __init__(self) -> None:
+        self.came = self.done = False
+        self.hand_over: Callable[[int], int] = int
 
 
 _state = _State()
