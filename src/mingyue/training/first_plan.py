@@ -17,12 +17,23 @@ def needs_timing(settings: TrainSettings, pace: Pace, recorded: Plan | None) -> 
 
 
 def time_a_step(stepper: Stepper, batches: BatchSource, clock: Clock) -> float:
-    """Seconds of a step, measured without an update, after one micro-batch to warm up."""
+    """Seconds of a step, measured without an update, after one micro-batch to warm up.
+
+    Measured again if it took far longer than the warm-up, which is the slowest of all: then something else stalled it.
+    """
     micro_batches = batches.step(0, rank=stepper.ranks.rank, ranks=stepper.ranks.size)
-    stepper.rehearse(micro_batches[:1])
-    start = clock.seconds()
-    stepper.rehearse(micro_batches)
-    return 1.1 * (clock.seconds() - start)  # a tenth more for the update, roughly
+
+    def rehearse(count: int) -> float:
+        start = clock.seconds()
+        stepper.rehearse(micro_batches[:count])
+        return clock.seconds() - start
+
+    count = len(micro_batches)
+    most = 2 * count * rehearse(1)
+    taken = rehearse(count)
+    if stepper.ranks.share(lambda: taken > most):
+        taken = min(taken, rehearse(count))
+    return 1.1 * taken  # a tenth more for the update, roughly
 
 
 def choose_plan(
@@ -51,11 +62,13 @@ def choose_plan(
             f"is that of a run of this length from the start: the rate of the next step is {plan.multiplier(step):.3f} "
             f"of its peak; by the old plan it was {old.multiplier(step):.3f}."
         )
-    if not pace.evaluation:
+    if not pace.evaluation:  # the first measured one may be a stall, so this counts among the last three
         seconds_per_token = pace.step_seconds / 3 / sizes.step_tokens  # forward is a third of a step
         if plan.evaluate_tokens is None:
             pace.evaluation, pace.final_evaluation = seconds_per_token * sizes.heldout_tokens, 0.0
         else:
             pace.evaluation = seconds_per_token * plan.evaluate_tokens
             pace.final_evaluation = plan.final_seconds(sizes, seconds_per_token)
+        pace.steady("evaluation", pace.evaluation)
+        pace.steady("held-out token", seconds_per_token)
     return plan

@@ -18,7 +18,7 @@ from mingyue.training.final_weights import choose_final
 from mingyue.training.first_plan import choose_plan, needs_timing, time_a_step
 from mingyue.training.log import open_log
 from mingyue.training.loss import Evaluation, evaluate
-from mingyue.training.names import clean_state, load_clean_state
+from mingyue.training.names import clean_state
 from mingyue.training.observer import Callbacks, EvaluationReport, Reason, TrainResult
 from mingyue.training.optimisers import Optimisers, peak_rates
 from mingyue.training.pace import Pace
@@ -27,7 +27,7 @@ from mingyue.training.plan import Cadence, Plan
 from mingyue.training.prepare import prepare_model
 from mingyue.training.reports import attempt, log_values, step_report
 from mingyue.training.resume_rules import Change
-from mingyue.training.resuming import changes_measure, find_checkpoint, match_runtime, recorded_plan, settings_of
+from mingyue.training.resuming import find_checkpoint, match_runtime, recorded_plan, restore, settings_of
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
 from mingyue.training.state import RunState, checkpoint_content, plan_key
@@ -82,7 +82,8 @@ class Trainer:
         self.stepper = Stepper.of(model, self.optimisers, runtime, settings, batches.unseen, ranks=ranks, stop=stop)
         self.state, self.pace = RunState(), Pace(ending=callbacks.ending)
         if found is not None:
-            self._restore(found, changes)
+            self.state, self.pace = restore(found, self.stepper, changes, settings, ending=callbacks.ending, tell=tell)
+            self.clock.add(self.state.seconds)
 
         # The plan, and the log of it. A damaged plan.json is read from the log before that is cut.
         before = settings if found is None else settings_of(found)
@@ -98,21 +99,9 @@ class Trainer:
         self.tie_told = False
         self.saved_step, self.saved_at = self.state.step or None, self.clock.seconds()
 
-    def _restore(self, found: Checkpoint, changes: list[Change]) -> None:
-        self.state = RunState.from_json(found.state["counters"])
-        self.pace = Pace(ending=self.callbacks.ending, **found.state["pace"])
-        load_clean_state(self.model, found.model)
-        self.optimisers.load_named_state(found.optimiser)
-        if self.stepper.scaler is not None and found.state["scaler"] is not None:
-            self.stepper.scaler.load_state_dict(found.state["scaler"])
-        self.clock.add(self.state.seconds)
-        if changes_measure(changes, self.settings) and self.state.best_loss is not None:
-            self.state.best_loss = None
-            self.observer.on_note("Evaluations use another measure from here on: the best step is selected again.")
-
     def _first_plan(self, old: Plan | None, *, same: bool) -> Plan:
         """The recorded plan `old` if it was made from the `same` settings, else a new one; chosen by rank 0."""
-        tell = self.observer.on_note
+        tell, self.plan_stands = self.observer.on_note, old is not None and same and old.fixed
         if needs_timing(self.settings, self.pace, old if same else None):
             self.pace.first_guess = time_a_step(self.stepper, self.batches, self.clock)
 
@@ -141,6 +130,8 @@ class Trainer:
         """Record a plan before anything depends on it."""
         self.folder.write_plan({"key": plan_key(self.settings), "plan": plan.to_json()})
         self._log("plan", **plan.to_json())
+        if plan.revised:
+            self.observer.on_note(plan.describe_revision(self.state.step, self.pace))
         self.observer.on_plan(plan)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -193,8 +184,11 @@ class Trainer:
         if self._checkpoint_is_due() or self.checkpoints.failed:  # the next save raises the error of the one before
             return {"save": True}
         state, seconds = self.state, self.clock.seconds()
-        plan = self.plan.follow(state.step, self.pace, seconds, cadence=self.cadence, evaluated=state.evaluations > 0)
-        if plan.fixed and not self.plan.fixed:
+        known = {"evaluated": state.evaluations > 0, "stands": self.plan_stands}
+        plan = self.plan.follow(state.step, self.pace, seconds, cadence=self.cadence, **known)
+        if plan.fixed and plan != self.plan:
+            if plan.revised and self.saved_step != state.step:
+                return {"save": True}  # what was trained by the old plan: a resume follows the new one
             self._record_plan(plan)
         end: Reason | None = None
         patience = self.settings.run.patience
@@ -216,14 +210,15 @@ class Trainer:
         tell = self.observer.on_note
         evaluation = self.latest = self._measure_loss(self.plan.evaluate_tokens)
         if self.plan.evaluate_tokens is not None:
-            seconds_per_token = (self.clock.seconds() - start) / evaluation.tokens
+            seconds_per_token = pace.steady("held-out token", (self.clock.seconds() - start) / evaluation.tokens)
             pace.final_evaluation = self.plan.final_seconds(self.sizes, seconds_per_token)
         if callbacks.measure is not None or self._samples_at(state.evaluations + 1):
             self.placement.gather_weights()
         measures = self.ranks.share(lambda: self._in_eval_mode(callbacks.measure) if callbacks.measure else {})
         value = evaluation.loss if callbacks.select is None else -measures[callbacks.select]
         tied, best = value == state.best_loss, state.judge(value, evaluation.loss)
-        seconds = pace.evaluation = self.clock.seconds() - start
+        seconds = self.clock.seconds() - start
+        pace.evaluation = pace.steady("evaluation", seconds)
 
         def report() -> None:
             values = {**evaluation.numbers(), **measures, "evaluation_seconds": round(seconds, 3), "best": best}
@@ -260,7 +255,7 @@ class Trainer:
     def _sample(self, generate: Callable[[], str]) -> None:
         start = self.clock.seconds()
         text = attempt("sample", lambda: self._in_eval_mode(generate), None, self.observer.on_note)
-        self.pace.sample = (self.clock.seconds() - start) / self.cadence.sample_every
+        self.pace.sample = self.pace.steady("sample", (self.clock.seconds() - start) / self.cadence.sample_every)
         if text is not None:
             self._log("sample", text=text)
             self.observer.on_sample(self.state.step, text)
@@ -286,7 +281,7 @@ class Trainer:
         self.placement.save(lambda: self._write_checkpoint(start, best=best), self.state.step)
         self._watch()
         self.saved_step, self.saved_at = self.state.step, self.clock.seconds()
-        self.pace.save = self.saved_at - start
+        self.pace.save = self.pace.steady("save", self.saved_at - start)
 
     def _write_checkpoint(self, seconds: float, *, best: bool) -> None:
         state, scaler = self.state, self.stepper.scaler
