@@ -1,5 +1,6 @@
 """The command `mingyue`, also as `python -m mingyue`."""
 
+import os
 import sys
 
 from mingyue import interrupts
@@ -8,6 +9,10 @@ from mingyue import interrupts
 def start() -> int:
     """Run the command line of this process; returns the exit code."""
     interrupts.watch(_hand_over)  # before anything else is imported
+    if "GOMP_SPINCOUNT" not in os.environ:
+        # OpenMP's threads spin while they wait. On cores that other programs use, two threads are then ten times slower
+        # than one (bench/busy_threads.py). OpenMP reads this when torch is imported.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from mingyue.cli import main
 
     code = main()

@@ -117,7 +117,7 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
             f"({self.settings.model.preset})",
             f"each step: about {len(self.corpus.train) / steps:.0f} pairs, {batches.sizes.step_tokens:,} target "
             f"tokens; an epoch has {steps:,} steps; memory about {memory / 2**20:,.0f} MiB; "
-            f"on {self.context.runtime.describe()}",
+            f"on {self.describe_runtime()}",
             f"expected time: {self.expected_time()}",
             f"to beat, in nats per token: {math.log(config.vocab_size):.3f} (a uniform guess)",
             *self._about_bleu(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -30,6 +30,7 @@ from mingyue.training import (
     Trainer,
     TrainResult,
     measure_peak,
+    read_log,
 )
 from mingyue.training.distributed import Ranks
 from mingyue.training.memory import MicroBatch, step_memory
@@ -38,6 +39,7 @@ from mingyue.training.names import clean_state
 from mingyue.training.prepare import compiles, weights_seed
 from mingyue.training.reports import attempt
 from mingyue.training.sizing import EFFICIENCY
+from mingyue.training.threads import Measured, ThreadWatch, are_chosen, choose_threads
 
 Config = TypeVar("Config", ModelConfig, EncoderDecoderConfig)
 Batches = TypeVar("Batches", bound=BatchSource)
@@ -155,8 +157,10 @@ class Run(ABC, Generic[Config, Batches]):
 
     def train(self) -> RunResult:
         """Train to the end (or until stopped), judge the model, and save it as a bundle."""
-        settings, context, ranks = self.settings, self.context, self.context.ranks
+        context, ranks = self.context, self.context.ranks
         model = self._make_model()
+        threads = self._thread_watch(model)
+        settings = self.settings
         callbacks = Callbacks(
             clock=context.clock,
             observer=context.observer,
@@ -164,6 +168,7 @@ class Run(ABC, Generic[Config, Batches]):
             flops_per_token=self.flops_per_token,
             peak_flops=context.peak,
             watch=self._watcher(model),
+            threads=threads,
         )
         self.add_callbacks(callbacks, model)
         with StopRequests() as stop:
@@ -193,6 +198,28 @@ class Run(ABC, Generic[Config, Batches]):
             with torch.device("meta"):
                 return make_model(self.config)
         return build_model(self.config, seed=weights_seed(settings)).to(context.runtime.device)
+
+    def _thread_watch(self, model: Transformer) -> ThreadWatch | None:
+        """Choose the number of threads of a new run by measuring, and record it; returns who looks at it again.
+
+        None where it was given.
+        """
+        context, settings = self.context, self.settings
+
+        def measure() -> Measured:
+            return choose_threads(model, self.batches.step(0)[0], settings, context.runtime)
+
+        log = [line["threads"] for line in read_log(context.folder.metrics) if line["event"] == "threads"]
+        if log and log[-1] == settings.run.threads:  # measured before this resume
+            return ThreadWatch(log[-1], measure)
+        if not are_chosen(settings, context.runtime) or context.folder.begun:
+            return None
+        found = measure()
+        context.observer.on_note(found.describe())
+        context.runtime = replace(context.runtime, threads=found.threads)
+        self.settings = settings.with_flat(threads=found.threads)
+        context.folder.write_settings(self.settings)
+        return ThreadWatch(found.threads, measure)
 
     def _watcher(self, model: Transformer) -> Callable[[int], None] | None:
         watched, context = self.settings.run.watch, self.context
@@ -252,6 +279,13 @@ class Run(ABC, Generic[Config, Batches]):
         """Epochs that were trained."""
         sizes = self.batches.sizes
         return result.step * sizes.rows / sizes.windows
+
+    def describe_runtime(self) -> str:
+        """Device, number format and threads, in words."""
+        runtime = self.context.runtime
+        if not are_chosen(self.settings, runtime):
+            return runtime.describe()
+        return f"{runtime.describe().rpartition(',')[0]}, threads to be measured"
 
     def rates_to_try(self, result: TrainResult) -> str:
         """Learning rates to try after divergence, as options."""

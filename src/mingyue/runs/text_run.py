@@ -16,11 +16,12 @@ from mingyue.runs.run import Run, RunContext
 from mingyue.runs.run_config import run_config
 from mingyue.runs.verdict import Outcome, judge, measure_copying
 from mingyue.text import Tokenizer
-from mingyue.training import Callbacks, CorpusBatches, TrainResult
+from mingyue.training import Callbacks, CorpusBatches, TrainResult, nominal_peak
 from mingyue.training.memory import MicroBatch
 from mingyue.training.sizing import DEFAULT_CONTEXT, Speed, choose_sizes
 
 _SAMPLE_TOKENS = 120
+_BUSY = 0.6  # share of the speed of an idle machine below which other programs are noted
 
 
 class TextRun(Run[ModelConfig, CorpusBatches]):
@@ -86,7 +87,7 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
             f"{config.n_layers} layers, width {config.d_model}, {config.n_heads} heads of {config.d_head}, "
             f"{config.positions} positions, context {config.context} ({settings.model.preset})",
             f"each step: {batches.rows} windows, {batches.sizes.step_tokens:,} tokens; "
-            f"memory about {memory / 2**20:,.0f} MiB; on {self.context.runtime.describe()}",
+            f"memory about {memory / 2**20:,.0f} MiB; on {self.describe_runtime()}",
             f"expected time: {self.expected_time()}",
             _losses_to_beat(self.baselines),
         ]
@@ -162,7 +163,9 @@ def _check(model: ModelSettings) -> None:
 
 def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext) -> TrainSettings:
     """Fill in the settings that were not given, and tell what was chosen and why."""
-    observer, peak = context.observer, context.peak
+    observer, peak, chooses = context.observer, context.peak, settings.model.depth is None
+    if chooses and context.runtime.device.type == "cpu":  # by what the machine can do, whatever else it does now
+        peak = nominal_peak(peak, context.runtime.threads) * context.ranks.size
     fit = fit_context(corpus, settings.model.context or DEFAULT_CONTEXT)
     for note in fit.notes:
         observer.on_note(note)
@@ -179,6 +182,11 @@ def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext)
             f"depth {chosen.model.depth}{narrow}, chosen for {peak / 1e9:.0f} GFLOP/s, the budget and "
             f"{len(corpus.train):,} tokens (--depth sets it)"
         )
+        if context.peak < _BUSY * peak:
+            observer.on_note(
+                f"Other programs use the processor: now it reaches {context.peak / 1e9:.0f} of {peak / 1e9:.0f} GFLOP/s. "
+                "The size is chosen for the speed without them; for a run beside them, give a smaller --depth."
+            )
     config = run_config(chosen, corpus.vocab_size)
     if config.positions == "rotary":  # recorded: no weight would show a change of it
         chosen = chosen.with_flat(rotary_base=config.rotary_base)

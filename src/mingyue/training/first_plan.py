@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mingyue.config import TrainSettings
 from mingyue.training.batches import BatchSource
 from mingyue.training.pace import Clock, Pace
 from mingyue.training.plan import Plan, RunSizes, make_plan
 from mingyue.training.resuming import Tell
+from mingyue.training.state import RunState
 from mingyue.training.step import Stepper
+
+
+def first_plan(
+    old: Plan | None,
+    stepper: Stepper,
+    batches: BatchSource,
+    settings: TrainSettings,
+    *,
+    state: RunState,
+    pace: Pace,
+    clock: Clock,
+    same: bool,
+    tell: Tell,
+) -> Plan:
+    """The recorded plan `old` if it was made from the `same` settings, else a new one; chosen by rank 0."""
+    if needs_timing(settings, pace, old if same else None):
+        pace.first_guess = time_a_step(stepper, batches, clock)
+
+    def choose() -> dict[str, Any]:
+        seconds, step = clock.seconds(), state.step
+        plan = choose_plan(old, settings, batches.sizes, same=same, pace=pace, seconds=seconds, step=step, tell=tell)
+        return plan.to_json()
+
+    plan = Plan.from_json(stepper.ranks.share(choose))
+    if old is not None and plan.evaluate_tokens != old.evaluate_tokens and state.best_loss is not None:
+        state.best_loss = None
+        tell("Evaluations read another part of the held-out text from here on: the best step is selected again.")
+    return plan
 
 
 def needs_timing(settings: TrainSettings, pace: Pace, recorded: Plan | None) -> bool:

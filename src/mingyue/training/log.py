@@ -10,6 +10,7 @@ started, without the time between stop and resume). Further keys by event:
                cut_translations (of those that BLEU counts, cut at their largest length)
     sample     text
     resume     from_step, changes
+    threads    threads: their number, whenever it is chosen by measuring
     end        reason, and the keys of evaluate for the final evaluation
 """
 
@@ -31,6 +32,7 @@ _COMMON: dict[str, tuple[type, ...]] = {"step": (int,), "tokens": (int,), "secon
 _KEYS: dict[str, dict[str, tuple[type, ...]]] = {
     "train": {"train_loss": (*_NUMBER, NoneType)},
     "evaluate": {"heldout_loss": (*_NUMBER, NoneType)},
+    "threads": {"threads": (int,)},
     "end": {"reason": (str,)},
 }
 """Keys of an event that programs read, with their types; None stands for a number that JSON lacks."""

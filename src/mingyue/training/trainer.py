@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from mingyue.training.batches import BatchSource
 from mingyue.training.checkpoints import Checkpoint
 from mingyue.training.distributed import Ranks
 from mingyue.training.final_weights import choose_final
-from mingyue.training.first_plan import choose_plan, needs_timing, time_a_step
+from mingyue.training.first_plan import first_plan
 from mingyue.training.log import open_log
 from mingyue.training.loss import Evaluation, evaluate
 from mingyue.training.names import clean_state
@@ -92,31 +93,15 @@ class Trainer:
         self.metrics = ranks.on_main(
             lambda: open_log(folder.metrics, size=state.log_bytes, board=board, from_step=state.step, tell=tell)
         )
-        self.plan = self._first_plan(old, same=same)
+        self.plan_stands = old is not None and same and old.fixed
+        counted = {"state": state, "pace": self.pace, "clock": self.clock}
+        self.plan = first_plan(old, self.stepper, batches, settings, same=same, tell=tell, **counted)
+        self.optimisers.rates = peak_rates(settings, model.config, self.plan.warmup_steps)
         ranks.on_main(lambda: self._record_start(changes, resume=resume))
         self.cadence = Cadence(settings.run, self.sizes, in_minutes=True)
         self.latest: Evaluation | None = None
         self.tie_told = False
         self.saved_step, self.saved_at = self.state.step or None, self.clock.seconds()
-
-    def _first_plan(self, old: Plan | None, *, same: bool) -> Plan:
-        """The recorded plan `old` if it was made from the `same` settings, else a new one; chosen by rank 0."""
-        tell, self.plan_stands = self.observer.on_note, old is not None and same and old.fixed
-        if needs_timing(self.settings, self.pace, old if same else None):
-            self.pace.first_guess = time_a_step(self.stepper, self.batches, self.clock)
-
-        def choose() -> dict[str, Any]:
-            seconds, step = self.clock.seconds(), self.state.step
-            return choose_plan(
-                old, self.settings, self.sizes, same=same, pace=self.pace, seconds=seconds, step=step, tell=tell
-            ).to_json()
-
-        plan = Plan.from_json(self.ranks.share(choose))
-        if old is not None and plan.evaluate_tokens != old.evaluate_tokens and self.state.best_loss is not None:
-            self.state.best_loss = None
-            tell("Evaluations read another part of the held-out text from here on: the best step is selected again.")
-        self.optimisers.rates = peak_rates(self.settings, self.model.config, plan.warmup_steps)
-        return plan
 
     def _record_start(self, changes: list[Change], *, resume: bool) -> None:
         if resume:
@@ -124,6 +109,8 @@ class Trainer:
             self._log("resume", from_step=self.state.step, changes=[change.describe() for change in changes])
             if self.folder.read_settings() != self.settings:
                 self.folder.write_settings(self.settings)
+        if not resume and self.callbacks.threads is not None:
+            self._log("threads", threads=self.callbacks.threads.threads)
         self._record_plan(self.plan)
 
     def _record_plan(self, plan: Plan) -> None:
@@ -162,6 +149,7 @@ class Trainer:
                     self.pace.add_step(seconds)
                     state.add(result, seconds)
                     ranks.aside(partial(self._report_step, result))
+                    self._look_at_threads()
                     if self.plan.evaluates_after(step) and self.has_heldout:
                         self._evaluate()
                 outcome = self._finish(decision["end"])
@@ -178,6 +166,20 @@ class Trainer:
                 self.metrics.close()
         self.observer.on_end(outcome)
         return outcome
+
+    def _look_at_threads(self) -> None:
+        """Take another number of threads where that became faster; the run is saved with it, and a resume keeps it."""
+        watch = self.callbacks.threads
+        found = None if watch is None else watch.look(self.pace, self.clock.seconds())
+        if found is None:
+            return
+        self.observer.on_note(f"Steps take more than twice as long as before. {found.describe()}")
+        if found.threads != self.runtime.threads:
+            self.runtime = replace(self.runtime, threads=found.threads)
+            self.settings = self.settings.with_flat(threads=found.threads)
+            self.folder.write_settings(self.settings)
+            self._log("threads", threads=found.threads)
+            self._save()
 
     def _decide(self) -> dict[str, Any]:
         """What comes next, decided by rank 0: a save, the end, or a step by this plan (None: as before). JSON."""
