@@ -165,7 +165,8 @@ def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext)
     """Fill in the settings that were not given, and tell what was chosen and why."""
     observer, peak, chooses = context.observer, context.peak, settings.model.depth is None
     if chooses and context.runtime.device.type == "cpu":  # by what the machine can do, whatever else it does now
-        peak = nominal_peak(peak, context.runtime.threads) * context.ranks.size
+        ranks = context.ranks.size
+        peak = nominal_peak(peak / ranks, context.runtime.threads) * ranks
     fit = fit_context(corpus, settings.model.context or DEFAULT_CONTEXT)
     for note in fit.notes:
         observer.on_note(note)
@@ -184,8 +185,8 @@ def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext)
         )
         if context.peak < _BUSY * peak:
             observer.on_note(
-                f"Other programs use the processor: now it reaches {context.peak / 1e9:.0f} of {peak / 1e9:.0f} GFLOP/s. "
-                "The size is chosen for the speed without them; for a run beside them, give a smaller --depth."
+                f"Other programs use the processor: now it reaches {context.peak / 1e9:.0f} of {peak / 1e9:.0f} "
+                "GFLOP/s. The size is chosen for the speed without them; a smaller --depth suits a run beside them."
             )
     config = run_config(chosen, corpus.vocab_size)
     if config.positions == "rotary":  # recorded: no weight would show a change of it

@@ -106,7 +106,7 @@ class ThreadWatch:
         self._measure = measure
         self._planned = 0.0
         self._steps = 0
-        self._measured_at = 0.0
+        self._measured_at = float("-inf")
 
     def look(self, pace: Pace, seconds: float) -> Measured | None:
         """What was measured, `seconds` into the run after a step, if steps became slow; None otherwise."""
