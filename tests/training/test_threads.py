@@ -1,4 +1,4 @@
-"""The number of threads: measured at the start, reported, recorded, kept by a resume, measured again when steps slow."""
+"""The number of threads: measured at the start, reported, recorded, kept by a resume, measured again if steps slow."""
 
 from __future__ import annotations
 
