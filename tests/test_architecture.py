@@ -19,7 +19,7 @@ MOST_LINES = 350
 # A package imports only packages of lower layers; packages of one layer are independent, except for NEIGHBOURS.
 LAYERS = (
     {"errors", "printable"},
-    {"files", "parsing", "runtime", "config", "words"},
+    {"files", "parsing", "runtime", "config", "words", "interrupts"},
     {"nn", "text"},
     {"models", "data"},
     {"bundle"},
@@ -159,6 +159,7 @@ def test_the_command_line_reaches_models_only_through_api():
         "data",
         "errors",
         "files",
+        "interrupts",
         "parsing",
         "printable",
         "runtime",

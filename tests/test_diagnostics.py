@@ -18,7 +18,7 @@ from mingyue.diagnostics import Finding, diagnose
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """The speed probe is measured in one test only."""
-    monkeypatch.setattr(diagnostics, "_matrix_speed", lambda threads: 5e10)
+    monkeypatch.setattr(diagnostics, "_matrix_speed", lambda threads: 5e10 * threads)
 
 
 @pytest.fixture
@@ -27,6 +27,7 @@ def fit(monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8e9, total=16e9))
     monkeypatch.setattr(diagnostics.shutil, "disk_usage", lambda place: SimpleNamespace(free=50e9))
     monkeypatch.setattr(diagnostics, "_load", lambda: 0.0)
+    monkeypatch.setattr(diagnostics, "available_cores", lambda: 2)
     monkeypatch.setattr(diagnostics, "_container_cores", lambda: None)
     monkeypatch.setattr(diagnostics.shutil, "which", lambda name: None)
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(encoding="UTF-8"))
@@ -55,6 +56,10 @@ LITTLE_DISK = SimpleNamespace(free=5e8)
         (lambda patch: patch.setattr(diagnostics.shutil, "disk_usage", lambda place: LITTLE_DISK), "0.5 GB are free"),
         (lambda patch: patch.setattr(diagnostics, "_load", lambda: 99.0), "Other programs"),
         (lambda patch: patch.setattr(diagnostics, "_container_cores", lambda: 0.5), "--threads 1"),
+        (
+            lambda patch: patch.setattr(diagnostics, "_matrix_speed", lambda threads: 5e10 / threads),
+            "not faster than one",
+        ),
         (lambda patch: patch.setattr(sys, "stdout", SimpleNamespace(encoding="gbk")), "PYTHONUTF8"),
         (lambda patch: patch.setattr(diagnostics.os, "access", lambda place, mode: False), "not writable"),
     ],

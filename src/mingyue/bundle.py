@@ -226,6 +226,16 @@ def _read_training(folder: Path) -> dict[str, Any]:
     return training
 
 
+def add_to_training(folder: Path, values: Mapping[str, Any]) -> None:
+    """Add values to the training.json of a model folder, or replace them there. Raises `BundleError`."""
+    path = folder / "training.json"
+    try:
+        write_text_atomically(path, _json({**_read_json(path), **values}))
+    except OSError as error:
+        message, advice = explain_os_error("the description of the training", path, error)
+        raise BundleError(message, advice=advice) from error
+
+
 def check_files(folder: Path, training: Mapping[str, Any]) -> None:
     """Compare the files with the checksums in training.json, if any. Raises `BundleError` for the first mismatch."""
     for name, expected in training.get("checksums", {}).items():

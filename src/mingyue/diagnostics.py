@@ -26,6 +26,7 @@ EXTRAS = {
 
 _CORE = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "cyclopts", "rich", "charset-normalizer", "psutil")
 _GB = 1e9
+_GAIN = 1.1  # ratio to one thread below which more threads are no use
 _LOW_MEMORY, _LOW_DISK = 2 * _GB, 2 * _GB
 
 
@@ -96,9 +97,16 @@ def _processor() -> Iterator[Finding]:
         yield Finding(
             "load", f"{busy:.1f}", "Other programs use the processor: training will be slower. Stop them if you can."
         )
-    for threads in sorted({1, usable}):
-        speed = _matrix_speed(threads) / 1e9
-        yield Finding("matrix product, fp32", f"{speed:.0f} GFLOP/s on {threads} thread{'s' if threads > 1 else ''}")
+    speeds = {threads: _matrix_speed(threads) / 1e9 for threads in sorted({1, usable})}
+    for threads, speed in speeds.items():
+        value = f"{speed:.0f} GFLOP/s on {threads} thread{'s' if threads > 1 else ''}"
+        advice = None
+        if speed < _GAIN * speeds[1] and threads > 1:
+            advice = (
+                f"{threads} threads are not faster than one here ({speed:.0f} and {speeds[1]:.0f} GFLOP/s). Use "
+                "--threads 1, or set OMP_NUM_THREADS=1; a new run measures its own number of threads."
+            )
+        yield Finding("matrix product, fp32", value, advice)
 
 
 def _matrix_speed(threads: int) -> float:

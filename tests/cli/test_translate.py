@@ -67,6 +67,11 @@ def best(model: str, lines: list[str]) -> list[str]:
     return [mingyue.api.one_line(one[0].text) for one in found]
 
 
+def uncut(err: str) -> str:
+    """What was noted besides the translations that were cut: this model knows no end."""
+    return "".join(line for line in err.splitlines(keepends=True) if "without an end" not in line)
+
+
 # --- what goes in -----------------------------------------------------------------------------------------------------
 
 
@@ -74,7 +79,7 @@ def test_each_line_in_gives_one_line_out_in_order(run, model, pipe):
     """D10: no character inside a line ends it, and an empty line stays empty."""
     pipe("\n".join(LINES).encode() + b"\n")
     code, out, err = run("translate", model, *FEW)
-    assert (code, err) == (0, "")
+    assert (code, uncut(err)) == (0, "")
     assert out.split("\n") == [*best(model, LINES), ""]
     assert out.split("\n")[1] == ""
 
@@ -210,7 +215,7 @@ def test_with_batch_size_1_a_line_is_answered_before_the_next_is_read(model):
         process.stdout.close()  # and a reader that goes away ends it quietly
         process.stdin.write(b"one\n" * 2)
         process.stdin.close()
-        assert process.stderr.read() == b""
+        assert uncut(process.stderr.read().decode()) == ""
         assert process.wait(timeout=60) == 141
 
 
@@ -299,7 +304,8 @@ def test_alignments_are_weights_in_json_and_pairs_of_tokens_in_lines(run, model)
 def test_an_output_file_appears_when_it_is_whole(run, model, pipe, tmp_path):
     path = tmp_path / "out.txt"
     pipe(b"one two\nx\n")
-    assert run("translate", model, *FEW, "--output", str(path)) == (0, "", "")
+    code, out, err = run("translate", model, *FEW, "--output", str(path))
+    assert (code, out, uncut(err)) == (0, "", "")
     assert path.read_bytes().decode("utf-8") == "".join(f"{line}\n" for line in best(model, ["one two", "x"]))
     assert list(tmp_path.iterdir()) == [path]
 

@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from mingyue.config import TrainSettings
 from mingyue.data import Baselines
-from mingyue.runs.verdict import Outcome, judge, with_repeats
+from mingyue.models import resolve_config
+from mingyue.runs.verdict import Outcome, judge, rates_to_try, with_repeats
 from mingyue.training import Evaluation, TrainResult
 
 SIMPLE = Baselines(uniform=5.0, unigram=3.0, bigram=2.0, train_targets=1000, held_out_targets=100)
@@ -100,3 +102,89 @@ def test_nothing_is_learned_by_heart_before_it_is_seen_twice(tmp_path: Path) -> 
     assert outcome.verdict == "learning"
     assert "1.700" in outcome.sentences[1]
     assert "by heart" not in " ".join(outcome.sentences)
+
+
+# --- what the training loss says --------------------------------------------------------------------------------------
+
+
+def course(tmp_path: Path, loss: float | None, held_out: list[float], training: list[float], **given: Any) -> Outcome:
+    """The verdict on a run with these losses at steps 10, 20, …; uniform 5, unigram 3, bigram 2."""
+    events = [("train", "train_loss", training), ("evaluate", "heldout_loss", held_out)]
+    lines = [
+        {"event": event, "step": 10 * number, "tokens": 0, "seconds": 0.0, key: value}
+        for event, key, values in events
+        for number, value in enumerate(values, 1)
+    ]
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    evaluation = None if loss is None else Evaluation(nats=100 * loss, tokens=100, bytes_per_token=1.0)
+    result = types.SimpleNamespace(evaluation=evaluation, step=10 * len(training), weights_step=10)
+    return judge(
+        cast(TrainResult, result), metrics, SIMPLE, **({"epochs": 3.0, "rates": "--learning-rate 0.01"} | given)
+    )
+
+
+@pytest.mark.parametrize(
+    ("loss", "held_out", "training"),
+    [
+        (4.3, [4.3, 100.0, 154.0], [4.3, 90.0, 154.0]),  # the best weights are those of the beginning
+        (5.2, [5.2, 20.0, 19.5], [5.1, 20.0, 19.5]),
+        (2.5, [2.5, 4.0, 4.2], [4.9, 2.4, 4.1]),  # below a uniform guess, but most of what was learned is lost
+        (20.5, [600.0, 20.5], [5.6, 700.0, 42.0]),  # falling again
+        (None, [], [4.3, 90.0, 154.0]),  # nothing held out
+        (4.3, [4.3, 154.0], [4.3, 154.0]),
+    ],
+)
+@pytest.mark.parametrize("epochs", [0.2, 30.0])
+def test_a_training_loss_that_rises_is_divergence_with_the_rate_to_try(
+    tmp_path: Path, loss: float | None, held_out: list[float], training: list[float], epochs: float
+) -> None:
+    outcome = course(tmp_path, loss, held_out, training, epochs=epochs)
+    assert outcome.verdict == "diverged"
+    said = " ".join(outcome.sentences)
+    assert f"{training[-1]:.3f}" in said
+    assert "--learning-rate 0.01" in said
+    assert "memorise" not in said
+    assert "train longer" not in said
+
+
+@pytest.mark.parametrize(
+    ("loss", "held_out", "training", "verdict"),
+    [
+        (1.5, [3.0, 2.0, 1.5], [5.0, 2.5, 1.4], "learning"),
+        (1.5, [2.0, 1.5, 1.8], [5.0, 1.0, 0.4], "overfitting"),  # learned by heart: the training loss falls
+        (1.5, [2.0, 1.5, 1.52], [5.0, 0.14, 0.17], "learning"),  # noise of a low loss
+        (4.9, [5.0, 4.9], [5.0, 4.95, 4.9], "not learning"),  # it hardly began
+        (5.4, [5.5, 5.4], [5.0, 2.0, 1.0], "overfitting"),  # what is held out is another text
+    ],
+)
+def test_a_training_loss_that_falls_is_no_divergence(
+    tmp_path: Path, loss: float, held_out: list[float], training: list[float], verdict: str
+) -> None:
+    assert course(tmp_path, loss, held_out, training).verdict == verdict
+
+
+def test_a_spike_on_the_way_is_said(tmp_path: Path) -> None:
+    outcome = course(tmp_path, 1.5, [20.0, 3.0, 1.5], [5.0, 30.0, 1.4])
+    assert outcome.verdict == "learning"
+    assert "rose to 30.000 at step 20" in outcome.sentences[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {"learning_rate": 3.0, "muon_learning_rate": 3.0},
+            "--learning-rate 0.012 (here 3), --muon-learning-rate 0.02",
+        ),
+        ({"learning_rate": 3.0, "optimiser": "adamw"}, "--learning-rate 0.003 (here 3)"),
+        ({"learning_rate": 3.0}, "--learning-rate 0.012 (here 3), --muon-learning-rate 0.02 (here 0.02)"),
+        ({}, "--learning-rate 0.004 (here 0.012), --muon-learning-rate 0.0067 (here 0.02)"),
+        ({"learning_rate": 0.0012}, "--learning-rate 0.0004 (here 0.0012), --muon-learning-rate 0.0067"),
+    ],
+)
+def test_the_rate_to_try_is_the_usual_one_or_a_third(given: dict[str, Any], expected: str) -> None:
+    settings = TrainSettings.from_flat(sources=["a"], **given)
+    config = resolve_config(settings.model, vocab_size=100, depth=2, context=16)
+    assert config.d_model == 128
+    assert rates_to_try(settings, config, 10).startswith(expected)

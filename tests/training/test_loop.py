@@ -11,7 +11,7 @@ import torch
 
 from mingyue.errors import CheckpointError, SettingsError, TrainingError
 from mingyue.models import build_model
-from mingyue.training import Checkpoints, Clock, StopRequests, read_log
+from mingyue.training import Checkpoints, Clock, Observer, StopRequests, read_log
 from mingyue.training.names import clean_state
 
 
@@ -143,9 +143,9 @@ def test_samples_by_evaluation(bench, watcher):
     assert all(torch.equal(tensor, weights.state_dict()[name]) for name, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_signal_finishes_the_step_and_saves(bench, watcher, name):
-    """Ctrl-C and SIGTERM: the step is finished, the run saved, and the old handlers are back."""
+    """Ctrl-C, SIGTERM and a closed terminal: the step is finished, the run saved, and the old handlers are back."""
     if os.name == "nt":
         pytest.skip("Windows sends no such signal to oneself")
     number = getattr(signal, name)
@@ -173,6 +173,43 @@ def test_second_interrupt_ends_at_once():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             signal.pause()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_a_closed_terminal_may_send_several_hangups_and_nohup_is_respected():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with StopRequests() as stop:
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.requested
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with StopRequests() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(("every", "advice"), [(100, "No checkpoint was saved before"), (2, "of step 4, is finite")])
+def test_the_advice_after_divergence_names_a_checkpoint_only_if_there_is_one(bench, every, advice):
+    holder = {}
+    run = bench(steps=20, checkpoint_every=every, sizes={"held_out": 0})
+
+    def spoil():
+        with torch.no_grad():
+            holder["model"].embedding.weight[5] = math.nan
+
+    class Spoils(Observer):
+        def on_step(self, report):
+            if report.step == 5:
+                spoil()
+
+    with pytest.raises(TrainingError) as error:
+        run.go(watcher=Spoils(), prepare=lambda model: holder.update(model=model))
+    assert advice in error.value.advice
+    assert "--learning-rate" in error.value.advice
+    assert ("Resume" in error.value.advice) is (every == 2)
 
 
 @pytest.mark.parametrize("optimiser", ["muon", "adamw"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -223,3 +224,91 @@ def test_what_was_asked_of_evaluations_stays_whatever_the_speed():
         pace.add_step(0.1)
     later = plan.follow(20, pace, 2.0, cadence=Cadence(asked.run, sizes, in_minutes=True))
     assert (later.evaluate_every, later.evaluate_tokens) == (7, 5000)
+
+
+# --- stalls ---------------------------------------------------------------------------------------------------------
+
+
+def play_with_stalls(stalls, *, minutes=1.0, step=0.05, evaluation=0.05, speed=lambda step: 1.0, **given):
+    """(seconds at the end, steps, plans) of a run whose steps or evaluations of these numbers take 15 s more."""
+    now = 0.0
+    asked = settings_of(minutes=minutes, **given)
+    clock = Clock(already=3.0, now=lambda: now)
+    pace = Pace(first_guess=step, ending=1.0)
+    plan = make_plan(asked, SIZES, pace=pace, seconds=clock.seconds())
+    number, evaluations, plans = 0, 0, [plan]
+    pace.steady("evaluation", evaluation)
+    while True:
+        plan = plan.follow(number, pace, clock.seconds(), cadence=Cadence(asked.run, SIZES, in_minutes=True))
+        plans.append(plan)
+        if number >= plan.total_steps:
+            return clock.seconds() + 1.0, number, plans
+        taken = step * speed(number) + 15.0 * (("step", number) in stalls)
+        now += taken
+        pace.add_step(taken)
+        number += 1
+        if plan.evaluates_after(number - 1):
+            taken = evaluation + 15.0 * (("evaluation", evaluations) in stalls)
+            now += taken
+            pace.evaluation = pace.steady("evaluation", taken)
+            evaluations += 1
+
+
+@pytest.mark.parametrize("schedule", ["wsd", "cosine", "constant"])
+@pytest.mark.parametrize("what", ["step", "evaluation"])
+@pytest.mark.parametrize("when", [0, 1, 3, 9, 20, 100, 300])
+def test_a_stall_of_15_seconds_leaves_a_run_of_a_minute_on_time(schedule, what, when):
+    """A stopped process or a laptop that slept: the run ends when it should, by a warm-up within its plan."""
+    seconds, steps, plans = play_with_stalls({(what, when)}, schedule=schedule)
+    assert seconds == pytest.approx(60, rel=0.06)
+    assert steps > 500
+    assert all(plan.warmup_steps <= plan.total_steps for plan in plans)
+    assert plans[-1].multiplier(steps - 1) < 0.02 or schedule == "constant"
+
+
+@pytest.mark.parametrize("schedule", ["wsd", "cosine", "constant"])
+@pytest.mark.parametrize("factor", [0.3, 3.0])
+def test_a_fixed_plan_is_looked_at_again_when_the_speed_changes_for_good(schedule, factor):
+    """Another program comes or goes in the middle: the run still ends about when it should, and without a jump."""
+    fixed_at = {"wsd": 600, "cosine": 120, "constant": 600}[schedule]
+    _, _, plans = play_with_stalls(set(), schedule=schedule, speed=lambda step: factor if step > fixed_at else 1.0)
+    seconds, steps, _ = play_with_stalls(
+        set(), schedule=schedule, speed=lambda step: factor if step > fixed_at else 1.0
+    )
+    assert 50 < seconds < 80
+    changes = [(old, new) for old, new in pairwise(plans) if old.fixed and old != new]
+    assert len(changes) == 1
+    old, new = changes[0]
+    step = plans.index(new) - 1
+    assert new.multiplier(step) == pytest.approx(old.multiplier(step), abs=0.01)
+    assert steps == new.total_steps
+    assert Plan.from_json(new.to_json()) == new
+
+
+@pytest.mark.parametrize("warmup", [0.02, 0.5, 400.0])
+def test_a_warm_up_is_never_longer_than_the_plan(warmup):
+    """The first guess is a hundred times too fast: the warm-up was planned for a run that is not to be."""
+    asked = settings_of(minutes=1.0, warmup=warmup)
+    pace = Pace(first_guess=0.003, ending=1.0)
+    plan = make_plan(asked, SIZES, pace=pace, seconds=0.0)
+    assert plan.warmup_steps > 300
+    for step in range(40):
+        pace.add_step(0.3)
+        plan = plan.follow(step + 1, pace, 0.3 * (step + 1))
+    assert 150 < plan.total_steps < 250
+    assert plan.warmup_steps == (
+        min(400, plan.total_steps) if warmup == 400.0 else math.ceil(warmup * plan.total_steps)
+    )
+
+
+def test_pace_counts_regular_slow_steps_but_not_one_stall():
+    """Every tenth step takes long: the plan needs their time. One stall: it does not."""
+    pace = Pace()
+    for number in range(400):
+        pace.add_step(1.0 if number % 10 == 9 else 0.1)
+    assert pace.step_seconds == pytest.approx(0.19)
+    pace = Pace()
+    for number in range(400):
+        pace.add_step(15.0 if number == 300 else 0.1)
+    assert pace.step_seconds == pytest.approx(0.1)
+    assert [pace.steady("save", seconds) for seconds in (1.0, 16.0, 1.2, 1.1, 20.0)] == [1.0, 1.0, 1.2, 1.2, 1.2]

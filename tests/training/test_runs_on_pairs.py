@@ -95,8 +95,8 @@ def test_selection_by_a_measure_and_by_loss(pair_bench):
     seen = (3.0, 9.0, 9.0, 1.0)
     first = by_loss.go(measure=scores(*seen))[1]
     model, second = by_bleu.go(measure=scores(*seen), select="bleu")
-    assert (first.weights_step, second.weights_step) == (16, 8)  # of equals the earlier one
-    for run, best in ((by_loss, [True] * 4), (by_bleu, [True, True, False, False])):
+    assert (first.weights_step, second.weights_step) == (16, 12)  # of equals the one of the lower loss
+    for run, best in ((by_loss, [True] * 4), (by_bleu, [True, True, True, False])):
         lines = [line for line in read_log(run.path / "metrics.jsonl") if line["event"] == "evaluate"]
         assert [line["bleu"] for line in lines] == list(seen)
         assert [line["best"] for line in lines] == best
@@ -104,11 +104,11 @@ def test_selection_by_a_measure_and_by_loss(pair_bench):
     stopped_there = pair_bench(**wanted)
     stop = StopRequests()
 
-    def at_eight():
+    def at_twelve():
         stop.request()
         return {"bleu": 1.0}
 
-    weights = stopped_there.go(stop=stop, measure=iter_after(1, at_eight))[0]
+    weights = stopped_there.go(stop=stop, measure=iter_after(2, at_twelve))[0]
     assert same_weights(model, weights)
 
 

@@ -161,7 +161,6 @@ def test_bad_weight_stops_before_the_update(stepper, optimiser, name, value):
         bad.step(41, [batch_of(torch.zeros(2, 16, dtype=torch.long), ragged(2)[1])], 1.0)
     assert name in caught.value.message
     assert "step 42" in caught.value.message
-    assert "checkpoint" in caught.value.advice
     for key, tensor in bad.model.state_dict().items():
         assert torch.equal(tensor.nan_to_num(), before[key].nan_to_num())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -101,13 +101,14 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         """
         lines = [lines] if isinstance(lines, str) else list(lines)
         notes = self._new_notes()
+        chosen = merge_settings(TranslateSettings, settings, given)
         with self.runtime.applied():
             found = translate(
                 self.module,
                 self.source_tokenizer,
                 self.tokenizer,
                 lines,
-                merge_settings(TranslateSettings, settings, given),
+                chosen,
                 unseen=self.unseen,
                 align=align,
                 first_line=first_line,
@@ -116,6 +117,13 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         cut = [number for number, best in enumerate(found, start=first_line + 1) if any(one.truncated for one in best)]
         if cut:
             notes.append(_cut_lines(cut, self.config.context))
+        unfinished = {
+            number: max(len(one.tokens) for one in best if not one.finished)
+            for number, best in enumerate(found, start=first_line + 1)
+            if not all(one.finished for one in best)
+        }
+        if unfinished:
+            notes.append(_unfinished(unfinished, chosen.extra_tokens, self.config.context))
         return found
 
     def loss(self, sources: Sequence[str], targets: Sequence[str]) -> Evaluation:
@@ -165,8 +173,11 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         rows = [(*self._rows(one, other), other) for one, other in pairs]
         fitting = [row for row in rows if max(len(row[0]), len(row[1])) <= self.config.context]
         self._note_uncounted(len(sources) - len(pairs), len(pairs) - len(fitting))
+        scores = translation_scores(hypotheses, references, target_language=target_language)
+        if (explained := scores.explain(references, target_language=target_language)) is not None:
+            self.notes.append(explained)
         return TranslationReport(
-            scores=translation_scores(hypotheses, references, target_language=target_language),
+            scores=scores,
             evaluation=self._evaluation([row[:2] for row in fitting], [row[2] for row in fitting]) if fitting else None,
             counted=len(fitting),
             lines=len(sources),
@@ -225,6 +236,24 @@ def _check_counts(sources: Sequence[str], targets: Sequence[str]) -> None:
 
 
 def _cut_lines(numbers: Sequence[int], context: int) -> str:
-    shown = ", ".join(f"{number:,}" for number in numbers[:8]) + (", …" if len(numbers) > 8 else "")
-    what = f"Line {shown} has" if len(numbers) == 1 else f"{len(numbers):,} lines ({shown}) have"
+    what = f"Line {_shown(numbers)} has" if len(numbers) == 1 else f"{len(numbers):,} lines ({_shown(numbers)}) have"
     return f"{what} more tokens than the context of {context:,}: translated from the first ones."
+
+
+def _unfinished(lengths: Mapping[int, int], extra_tokens: int, context: int) -> str:
+    """A sentence about translations that were cut at their largest length; `lengths` in tokens, by line number."""
+    numbers, full = list(lengths), [number for number, length in lengths.items() if length >= context]
+    one = len(numbers) == 1
+    what = f"The translation of line {_shown(numbers)} is" if one else f"{len(numbers):,} translations are"
+    where = "" if one else f" (lines {_shown(numbers)})"
+    if len(full) == len(numbers):
+        return f"{what} cut at the context of {context:,} tokens, without an end{where}."
+    more = f" (the context of {context:,} is the most)" if full else ""
+    return (
+        f"{what} cut at the tokens of the line + {extra_tokens:,}, without an end{where}. "
+        f"A larger --extra-tokens lifts that limit{more}."
+    )
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    return ", ".join(f"{number:,}" for number in numbers[:8]) + (", …" if len(numbers) > 8 else "")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK
 from mingyue.errors import TrainingError
+from mingyue.interrupts import HANGUP, is_ignored
 from mingyue.runtime import LAUNCH_FOLDER, processes
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def launch(settings: RunSettings, folder: str | Path) -> int:
         local_addr="localhost",
         max_restarts=settings.restarts,
         shutdown_timeout=_SECONDS_TO_END,
-        signals_to_handle="SIGHUP",
+        signals_to_handle="SIGQUIT",  # one must be given; those of `_signals_passed_on` stay ours
     )
     with tempfile.TemporaryDirectory(prefix="mingyue-") as handed, _signals_passed_on():
         os.environ[LAUNCH_FOLDER] = handed
@@ -114,7 +115,7 @@ def launch(settings: RunSettings, folder: str | Path) -> int:
 
 @contextmanager
 def _signals_passed_on() -> Generator[None]:
-    """Forward Ctrl-C and SIGTERM to the processes, which save and stop; a second signal ends them at once."""
+    """Forward Ctrl-C, SIGTERM and SIGHUP to the processes, which save and stop; a second one ends them at once."""
     import psutil
 
     asked = False
@@ -122,12 +123,15 @@ def _signals_passed_on() -> Generator[None]:
     def receive(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         if asked:
+            if number == HANGUP:  # a closed terminal may send several
+                return
             raise KeyboardInterrupt
         asked = True
         for process in psutil.Process().children():
             process.send_signal(signal.SIGINT)
 
-    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    hangup = () if HANGUP is None or is_ignored(HANGUP) else (HANGUP,)
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM, *hangup)}
     try:
         yield
     finally:

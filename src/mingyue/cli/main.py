@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mingyue import interrupts
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK, PIPE_CLOSED, USAGE
 from mingyue.cli.streams import discard_output, output_errors, prepare_streams
 from mingyue.errors import LostRankError, MingyueError
@@ -56,6 +57,8 @@ def _run(arguments: Sequence[str]) -> int:
         command = _parse(tokens)
         result = USAGE if command is None else command()
         code = result if isinstance(result, int) else OK
+        if interrupts.came() and code == OK:
+            raise KeyboardInterrupt  # the one that came was lost on the way
         with output_errors():
             sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
@@ -71,6 +74,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _end(error: BaseException, *, debug: bool) -> int:
     """Report `error`; returns its exit code."""
+    if interrupts.came():
+        error = KeyboardInterrupt()  # whatever a library made of it
     if _is_closed_pipe(error):
         return _leave_quietly()
     message, advice, code = _describe(error)

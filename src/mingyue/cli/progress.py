@@ -15,6 +15,8 @@ from mingyue.training import EvaluationReport, Observer, Plan, StepReport, Train
 _SAMPLE_LINES = 8
 _SMOOTHING = 0.95
 _NAMES = {"bleu": "BLEU"}
+_CUT = "cut_translations"
+_LARGE = 1e7  # a perplexity of a run that diverged has hundreds of digits
 
 
 class RunScreen(Observer):
@@ -58,8 +60,8 @@ class RunScreen(Observer):
         parts += [
             f"held out {result.loss:.4f} nats/token",
             f"{result.bits_per_byte:.4f} bits/byte",
-            f"perplexity {result.perplexity:,.2f}",
-            *(f"{_NAMES.get(name, name)} {value:.2f}" for name, value in report.measures.items()),
+            f"perplexity {_perplexity(result.perplexity)}",
+            *(_measure(name, value) for name, value in report.measures.items() if value or name != _CUT),
             f"after {duration(report.seconds)}",
         ]
         if report.best and not report.final:
@@ -94,3 +96,11 @@ class RunScreen(Observer):
         if report.share_of_peak is not None:
             numbers.append(f"{report.share_of_peak:.0%} of peak")
         return numbers
+
+
+def _perplexity(value: float) -> str:
+    return f"{value:,.2f}" if value < _LARGE else f"{value:.2e}"
+
+
+def _measure(name: str, value: float) -> str:
+    return f"{value:.0f} cut" if name == _CUT else f"{_NAMES.get(name, name)} {value:.2f}"

@@ -208,9 +208,10 @@ class RunSettings(Settings):
     )
     """Number format of the forward pass: fp32, bf16 or fp16."""
     threads: Workers | None = setting(
-        None, resume=ROUNDING, auto="all available cores, shared among the processes of the run"
+        None, resume=ROUNDING, auto="OMP_NUM_THREADS, or measured; of several processes their share of the cores"
     )
-    """CPU threads per process."""
+    """CPU threads per process. They are measured at the start, on 1 to all cores, and again when steps take twice as
+    long."""
     nproc: Workers = setting(1, resume=ROUNDING)
     """Processes that train together on this machine, each with its GPU or its share of the cores; torchrun, where it
     is used, decides instead."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,22 @@ from mingyue.config import EncoderDecoderConfig, TrainSettings, TranslateSetting
 from mingyue.data import PairCorpus, Substitution, load_pairs, prepare_pairs
 from mingyue.data.unseen import to_ranges
 from mingyue.errors import MissingExtraError, SettingsError
-from mingyue.generation import translate
+from mingyue.generation import Translation, translate
 from mingyue.models import EncoderDecoder, Transformer, resolve_pair_config, sizes
 from mingyue.runs.paths import chosen_threads, run_path
 from mingyue.runs.run import Run, RunContext
 from mingyue.runs.run_config import pair_config
 from mingyue.runs.verdict import Outcome, judge_course, with_repeats
-from mingyue.scoring import translation_scores
+from mingyue.scoring import has_four_grams, translation_scores
 from mingyue.text import Tokenizer
-from mingyue.training import Callbacks, TrainResult
+from mingyue.training import Callbacks, TrainResult, read_log
 from mingyue.training.memory import MicroBatch
 from mingyue.training.pair_batches import PairBatches
 
 DEFAULT_PAIR_CONTEXT = 256
 BATCH_TOKENS = 2048
 _BLEU_LINES = 100
+_CUT = "cut_translations"  # key in the log
 _SHOWN = 3  # translations that a sample shows
 
 
@@ -115,9 +117,20 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
             f"({self.settings.model.preset})",
             f"each step: about {len(self.corpus.train) / steps:.0f} pairs, {batches.sizes.step_tokens:,} target "
             f"tokens; an epoch has {steps:,} steps; memory about {memory / 2**20:,.0f} MiB; "
-            f"on {self.context.runtime.describe()}",
+            f"on {self.describe_runtime()}",
             f"expected time: {self.expected_time()}",
             f"to beat, in nats per token: {math.log(config.vocab_size):.3f} (a uniform guess)",
+            *self._about_bleu(),
+        ]
+
+    def _about_bleu(self) -> list[str]:
+        """A sentence where BLEU cannot rise above 0."""
+        if not self._bleu_pairs or has_four_grams([reference for _, reference in self._bleu_pairs]):
+            return []
+        best = " The best step is then the one of the lowest held-out loss." * (self.settings.pairs.select == "bleu")
+        return [
+            "BLEU will be 0 at every evaluation: it counts matches of four tokens (words) in a row, and no reference "
+            f"has so many.{best}"
         ]
 
     def step_shape(self, settings: TrainSettings) -> tuple[EncoderDecoderConfig, MicroBatch]:
@@ -132,20 +145,46 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
     def add_callbacks(self, callbacks: Callbacks, model: Transformer) -> None:
         """Translations of validation pairs, and their BLEU."""
         if self._bleu_pairs:
-            sources, references = zip(*self._bleu_pairs, strict=True)
-            callbacks.measure = lambda: {"bleu": translation_scores(self._translate(model, sources), references).bleu}
+            callbacks.measure = lambda: self._measure_bleu(model)
             callbacks.select = "bleu" if self.settings.pairs.select == "bleu" else None
         if self._shown:
             callbacks.sample = lambda: self._translations(model)
 
-    def judge(self, model: Transformer, result: TrainResult) -> Outcome:
-        """The verdict against a uniform guess, and translations."""
-        uniform = math.log(self.config.vocab_size)
-        outcome = judge_course(result, self.context.folder.metrics, uniform=uniform, epochs=self.epochs(result))
-        outcome = with_repeats(outcome, self.corpus.valid_repeated, len(self.corpus.valid), "pairs")
-        if result.reason == "stopped" or not self._shown:
+    def judge(self, result: TrainResult) -> Outcome:
+        """The verdict against a uniform guess."""
+        metrics, rates, uniform = (
+            self.context.folder.metrics,
+            self.rates_to_try(result),
+            math.log(self.config.vocab_size),
+        )
+        found = judge_course(result, metrics, uniform=uniform, epochs=self.epochs(result), rates=rates)
+        found = with_repeats(found, self.corpus.valid_repeated, len(self.corpus.valid), "pairs")
+        return replace(found, sentences=(*found.sentences, *self._about_cut()))
+
+    def _about_cut(self) -> list[str]:
+        """A sentence if translations of the last evaluation were cut at their largest length."""
+        counts = [line[_CUT] for line in read_log(self.context.folder.metrics) if isinstance(line.get(_CUT), int)]
+        if not counts or not counts[-1]:
+            return []
+        return [
+            f"{counts[-1]:,} of the {len(self._bleu_pairs):,} translations of the last evaluation were cut at the "
+            f"tokens of the source + {TranslateSettings().extra_tokens}, without an end, and count so in BLEU: "
+            "`mingyue evaluate --extra-tokens` sets another limit."
+        ]
+
+    def _measure_bleu(self, model: Transformer) -> dict[str, float]:
+        """BLEU of greedy translations, and the number of those that were cut at their largest length."""
+        sources, references = zip(*self._bleu_pairs, strict=True)
+        found = self._translate(model, sources)
+        bleu = translation_scores([one.text for one in found], references).bleu
+        return {"bleu": bleu, _CUT: sum(not one.finished for one in found)}
+
+    def show(self, model: Transformer, outcome: Outcome) -> Outcome:
+        """Translations of the first validation pairs."""
+        if not self._shown:
             return outcome
-        return outcome.with_texts(self._translations(model, beam=4))
+        texts = self.attempt("translations", lambda: [self._translations(model, beam=4)], list[str]())
+        return outcome.with_texts(*texts)
 
     def card(self) -> dict[str, Any]:
         """What training.json says about the pairs."""
@@ -180,15 +219,15 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         """The first validation pairs, each with the translation of its source."""
         translations = self._translate(model, [source for source, _ in self._shown], beam=beam)
         return "\n".join(
-            f"{source}\n  → {translation}\n  = {reference}"
+            f"{source}\n  → {translation.text}\n  = {reference}"
             for (source, reference), translation in zip(self._shown, translations, strict=True)
         )
 
-    def _translate(self, model: Transformer, lines: Sequence[str], *, beam: int = 1) -> list[str]:
+    def _translate(self, model: Transformer, lines: Sequence[str], *, beam: int = 1) -> list[Translation]:
         assert isinstance(model, EncoderDecoder)
         settings = TranslateSettings(beam=beam)
         found = translate(model, self._source_tokenizer, self.tokenizer, lines, settings, unseen=self.unseen)
-        return [best[0].text for best in found]
+        return [best[0] for best in found]
 
 
 def _check(settings: TrainSettings, context: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from mingyue.config import TrainSettings
 from mingyue.files import path_of
 from mingyue.runtime import Runtime
+from mingyue.training.threads import are_chosen
 
 _LONGEST = 60  # characters of the name of a folder
 
@@ -26,6 +27,9 @@ def run_path(settings: TrainSettings) -> Path:
 
 
 def chosen_threads(settings: TrainSettings, runtime: Runtime) -> int | None:
-    """The threads that are recorded: those of the runtime; of a run on several processes only those that were given,
-    since their share depends on the number of processes."""
-    return runtime.threads if runtime.world_size == 1 else settings.run.threads
+    """The threads that are recorded: those of the runtime, if they are not measured later (`Run.train` records those).
+
+    Of a run on several processes only those that were given, since their share depends on the number of processes.
+    """
+    measured = runtime.world_size > 1 or are_chosen(settings, runtime)
+    return settings.run.threads if measured else runtime.threads

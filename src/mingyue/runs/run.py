@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
 from mingyue import __version__
-from mingyue.bundle import save_bundle
+from mingyue.bundle import add_to_training, save_bundle
 from mingyue.config import DEFAULT_MINUTES, EncoderDecoderConfig, ModelConfig, TrainSettings
 from mingyue.inspection import Subject
 from mingyue.models import Transformer, build_model, empty_model, make_model
-from mingyue.runs.verdict import Outcome
+from mingyue.runs.verdict import Outcome, rates_to_try
 from mingyue.runs.watching import Watcher, check_watched
 from mingyue.runtime import Runtime, processes
 from mingyue.text import Tokenizer
@@ -30,6 +30,7 @@ from mingyue.training import (
     Trainer,
     TrainResult,
     measure_peak,
+    read_log,
 )
 from mingyue.training.distributed import Ranks
 from mingyue.training.log import summary_writer
@@ -37,10 +38,13 @@ from mingyue.training.memory import MicroBatch, step_memory
 from mingyue.training.memory_check import check_memory, free_memory
 from mingyue.training.names import clean_state
 from mingyue.training.prepare import compiles, weights_seed
+from mingyue.training.reports import attempt
 from mingyue.training.sizing import EFFICIENCY
+from mingyue.training.threads import Measured, ThreadWatch, are_chosen, choose_threads
 
 Config = TypeVar("Config", ModelConfig, EncoderDecoderConfig)
 Batches = TypeVar("Batches", bound=BatchSource)
+T = TypeVar("T")
 
 _ENDING = 2.0  # seconds for the bundle, the last texts and the copy report
 
@@ -126,8 +130,12 @@ class Run(ABC, Generic[Config, Batches]):
         """Add what is generated and measured during training."""
 
     @abstractmethod
-    def judge(self, model: Transformer, result: TrainResult) -> Outcome:
-        """The verdict on the trained model, which is in eval mode."""
+    def judge(self, result: TrainResult) -> Outcome:
+        """The verdict on the trained model, from its losses."""
+
+    @abstractmethod
+    def show(self, model: Transformer, outcome: Outcome) -> Outcome:
+        """`outcome` with texts of the trained model, which is in eval mode, and what was measured of them."""
 
     @abstractmethod
     def card(self) -> dict[str, Any]:
@@ -151,8 +159,10 @@ class Run(ABC, Generic[Config, Batches]):
 
     def train(self) -> RunResult:
         """Train to the end (or until stopped), judge the model, and save it as a bundle."""
-        settings, context, ranks = self.settings, self.context, self.context.ranks
+        context, ranks = self.context, self.context.ranks
         model = self._make_model()
+        threads = self._thread_watch(model)
+        settings = self.settings
         callbacks = Callbacks(
             clock=context.clock,
             observer=context.observer,
@@ -160,6 +170,7 @@ class Run(ABC, Generic[Config, Batches]):
             flops_per_token=self.flops_per_token,
             peak_flops=context.peak,
             watch=self._watcher(model),
+            threads=threads,
         )
         self.add_callbacks(callbacks, model)
         with StopRequests() as stop:
@@ -190,6 +201,28 @@ class Run(ABC, Generic[Config, Batches]):
                 return make_model(self.config)
         return build_model(self.config, seed=weights_seed(settings)).to(context.runtime.device)
 
+    def _thread_watch(self, model: Transformer) -> ThreadWatch | None:
+        """Choose the number of threads of a new run by measuring, and record it; returns who looks at it again.
+
+        None where it was given.
+        """
+        context, settings = self.context, self.settings
+
+        def measure() -> Measured:
+            return choose_threads(model, self.batches.step(0)[0], settings, context.runtime)
+
+        log = [line["threads"] for line in read_log(context.folder.metrics) if line["event"] == "threads"]
+        if log and log[-1] == settings.run.threads:  # measured before this resume
+            return ThreadWatch(log[-1], measure)
+        if not are_chosen(settings, context.runtime) or context.folder.begun:
+            return None
+        found = measure()
+        context.observer.on_note(found.describe())
+        context.runtime = replace(context.runtime, threads=found.threads)
+        self.settings = settings.with_flat(threads=found.threads)
+        context.folder.write_settings(self.settings)
+        return ThreadWatch(found.threads, measure)
+
     def _watcher(self, model: Transformer) -> Callable[[int], None] | None:
         watched, context = self.settings.run.watch, self.context
         if not watched:
@@ -204,20 +237,29 @@ class Run(ABC, Generic[Config, Batches]):
         return Subject(model, *tokenizers, starts_with_bos=self.starts_with_bos, unseen=self.unseen)
 
     def _hand_over(self, model: Transformer, result: TrainResult) -> Outcome:
-        """Judge the model, and write the bundle."""
-        outcome = self.judge(model, result)
+        """Write the bundle, then judge the model: no failure of a report can cost the model."""
         shared = self.source_tokenizer is self.tokenizer
+        self.context.folder.check_in_place()
         save_bundle(
             self.context.folder.model,
             self.config,
             clean_state(model),
             self.tokenizer,
-            self._card(result, outcome),
+            self._card(result),
             source_tokenizer=None if shared else self.source_tokenizer,
         )
+        outcome = self.attempt("verdict", lambda: self.judge(result), Outcome("not measured", ()))
+        if result.reason != "stopped":
+            outcome = self.show(model, outcome)
+        verdict = {"verdict": outcome.verdict}
+        self.attempt("verdict in training.json", lambda: add_to_training(self.context.folder.model, verdict), None)
         return outcome
 
-    def _card(self, result: TrainResult, outcome: Outcome) -> dict[str, Any]:
+    def attempt(self, what: str, report: Callable[[], T], otherwise: T) -> T:
+        """The result of a report on the saved model; if it fails, `otherwise`, with a note about `what` is missing."""
+        return attempt(what, report, otherwise, self.context.observer.on_note)
+
+    def _card(self, result: TrainResult) -> dict[str, Any]:
         """The content of training.json. It has no paths, since a bundle may be given away."""
         card: dict[str, Any] = {
             "mingyue": __version__,
@@ -227,7 +269,6 @@ class Run(ABC, Generic[Config, Batches]):
             "steps": result.weights_step,
             "tokens": result.tokens,
             "seconds": round(result.seconds, 1),
-            "verdict": outcome.verdict,
             **self.card(),
         }
         if result.averaged:
@@ -240,6 +281,17 @@ class Run(ABC, Generic[Config, Batches]):
         """Epochs that were trained."""
         sizes = self.batches.sizes
         return result.step * sizes.rows / sizes.windows
+
+    def describe_runtime(self) -> str:
+        """Device, number format and threads, in words."""
+        runtime = self.context.runtime
+        if not are_chosen(self.settings, runtime):
+            return runtime.describe()
+        return f"{runtime.describe().rpartition(',')[0]}, threads to be measured"
+
+    def rates_to_try(self, result: TrainResult) -> str:
+        """Learning rates to try after divergence, as options."""
+        return rates_to_try(self.settings, self.config, result.plan.warmup_steps)
 
     def expected_time(self) -> str:
         """The budget in words, in minutes at this machine's speed."""

@@ -16,11 +16,12 @@ from mingyue.runs.run import Run, RunContext
 from mingyue.runs.run_config import run_config
 from mingyue.runs.verdict import Outcome, judge, measure_copying, with_repeats
 from mingyue.text import Tokenizer
-from mingyue.training import Callbacks, CorpusBatches, TrainResult
+from mingyue.training import Callbacks, CorpusBatches, TrainResult, nominal_peak
 from mingyue.training.memory import MicroBatch
 from mingyue.training.sizing import DEFAULT_CONTEXT, Speed, choose_sizes
 
 _SAMPLE_TOKENS = 120
+_BUSY = 0.6  # share of the speed of an idle machine below which other programs are noted
 
 
 class TextRun(Run[ModelConfig, CorpusBatches]):
@@ -86,7 +87,7 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
             f"{config.n_layers} layers, width {config.d_model}, {config.n_heads} heads of {config.d_head}, "
             f"{config.positions} positions, context {config.context} ({settings.model.preset})",
             f"each step: {batches.rows} windows, {batches.sizes.step_tokens:,} tokens; "
-            f"memory about {memory / 2**20:,.0f} MiB; on {self.context.runtime.describe()}",
+            f"memory about {memory / 2**20:,.0f} MiB; on {self.describe_runtime()}",
             f"expected time: {self.expected_time()}",
             _losses_to_beat(self.baselines),
         ]
@@ -104,15 +105,21 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         run = self.settings.run
         callbacks.sample = lambda: self._generate(model, run.sample_prompt, seed=run.seed)[0]
 
-    def judge(self, model: Transformer, result: TrainResult) -> Outcome:
-        """The verdict against simple models of the same text, and how much the model copies."""
-        outcome = judge(result, self.context.folder.metrics, self.baselines, epochs=self.epochs(result))
+    def judge(self, result: TrainResult) -> Outcome:
+        """The verdict against simple models of the same text."""
+        metrics, rates = self.context.folder.metrics, self.rates_to_try(result)
+        outcome = judge(result, metrics, self.baselines, epochs=self.epochs(result), rates=rates)
         corpus = self.corpus
-        outcome = with_repeats(outcome, corpus.repeated_documents, corpus.held_out_documents, "documents")
-        if result.reason != "stopped":
-            texts = self._generate(model, "", seed=self.settings.run.seed, samples=4)
-            outcome = measure_copying(outcome, texts, self.tokenizer, self.corpus)
-        return outcome
+        return with_repeats(outcome, corpus.repeated_documents, corpus.held_out_documents, "documents")
+
+    def show(self, model: Transformer, outcome: Outcome) -> Outcome:
+        """Generated texts, and how much of them is copied."""
+        seed, nothing = self.settings.run.seed, list[str]()
+        texts = self.attempt("generated texts", lambda: self._generate(model, "", seed=seed, samples=4), nothing)
+        outcome = outcome.with_texts(*texts)
+        if not texts:
+            return outcome
+        return self.attempt("copy report", lambda: measure_copying(outcome, self.tokenizer, self.corpus), outcome)
 
     def card(self) -> dict[str, Any]:
         """What training.json says about the text."""
@@ -158,7 +165,10 @@ def _check(model: ModelSettings) -> None:
 
 def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext) -> TrainSettings:
     """Fill in the settings that were not given, and tell what was chosen and why."""
-    observer, peak = context.observer, context.peak
+    observer, peak, chooses = context.observer, context.peak, settings.model.depth is None
+    if chooses and context.runtime.device.type == "cpu":  # by what the machine can do, whatever else it does now
+        ranks = context.ranks.size
+        peak = nominal_peak(peak / ranks, context.runtime.threads) * ranks
     fit = fit_context(corpus, settings.model.context or DEFAULT_CONTEXT)
     for note in fit.notes:
         observer.on_note(note)
@@ -175,6 +185,11 @@ def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext)
             f"depth {chosen.model.depth}{narrow}, chosen for {peak / 1e9:.0f} GFLOP/s, the budget and "
             f"{len(corpus.train):,} tokens (--depth sets it)"
         )
+        if context.peak < _BUSY * peak:
+            observer.on_note(
+                f"Other programs use the processor: now it reaches {context.peak / 1e9:.0f} of {peak / 1e9:.0f} "
+                "GFLOP/s. The size is chosen for the speed without them; a smaller --depth suits a run beside them."
+            )
     config = run_config(chosen, corpus.vocab_size)
     if config.window is not None and config.window >= config.context:
         observer.on_note(f"The window of {config.window:,} tokens has no effect: the context is {config.context:,}.")

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from mingyue.config import TrainSettings
 from mingyue.data import Baselines, TokenCorpus
+from mingyue.models import TransformerConfig
 from mingyue.scoring import CopyReport, copy_report
 from mingyue.text import Tokenizer
-from mingyue.training import TrainResult, read_log
+from mingyue.training import TrainResult, peak_rates, read_log
 
 Verdict = Literal["learning", "not learning", "overfitting", "diverged", "not measured"]
 
 _OVERFIT = 1.02  # ratio of the last held-out loss to the best one from which a run counts as overfitting
+_ABOVE = 1.1  # ratio to a uniform guess from which the last training loss counts as diverged
+_LOST, _RISEN = 0.5, 1.2  # of what was gained, and ratio to the lowest: a training loss that rose again
+_LEARNED = 0.8  # ratio to a uniform guess up to which a training loss shows that something was learned
 _FEW = 50  # held-out tokens: fewer are too few for a verdict
 _REPEATED = 0.05  # share of held-out documents that are trained on as well from which the verdict mentions it
 _COMPARED = 1 << 23  # tokens of the training text that the copy report reads
+_PIECE = 1 << 16  # tokens of it that are decoded at once
+LOWER_RATES = "lower rates (--learning-rate, --muon-learning-rate)"
 
 
 @dataclass(frozen=True)
@@ -38,35 +45,45 @@ class Outcome:
         return replace(self, texts=texts)
 
 
-def judge(result: TrainResult, metrics: Path, simple: Baselines, *, epochs: float = math.inf) -> Outcome:
+def judge(
+    result: TrainResult, metrics: Path, simple: Baselines, *, epochs: float = math.inf, rates: str = LOWER_RATES
+) -> Outcome:
     """Compare the final held-out loss with simple models and with the earlier evaluations (`judge_course`)."""
-    found = judge_course(result, metrics, uniform=simple.uniform, epochs=epochs)
+    found = judge_course(result, metrics, uniform=simple.uniform, epochs=epochs, rates=rates)
     if found.verdict not in ("learning", "overfitting") or result.evaluation is None:
         return found
     loss = result.evaluation.loss
+    if loss >= simple.uniform:
+        return found
     if simple.unigram is not None and loss >= simple.unigram:
         reason = f"Held-out loss {loss:.3f} does not beat a unigram model ({simple.unigram:.3f})."
         return Outcome("not learning", (reason, "Train longer, or on more text."))
     return replace(found, sentences=(_against_bigram(loss, simple), *found.sentences[1:]))
 
 
-def judge_course(result: TrainResult, metrics: Path, *, uniform: float, epochs: float = math.inf) -> Outcome:
-    """Compare the final held-out loss with that of a uniform guess (in nats) and with the earlier evaluations.
+def judge_course(
+    result: TrainResult, metrics: Path, *, uniform: float, epochs: float = math.inf, rates: str = LOWER_RATES
+) -> Outcome:
+    """Compare the final held-out loss with that of a uniform guess (in nats) and with the losses of the whole run.
 
-    `epochs` that were trained: before the end of the first, the model cannot have memorised the text.
+    `epochs` that were trained: before the end of the first, the model cannot have memorised the text. `rates`: the
+    learning rates to try after divergence, in words.
     """
-    evaluation = result.evaluation
-    if evaluation is None:
-        return Outcome("not measured", ("No held-out loss was measured, so there is no verdict.",))
-    if evaluation.tokens < _FEW:
-        return Outcome("not measured", (f"Only {evaluation.tokens} tokens are held out: too few for a verdict.",))
+    evaluation, log = result.evaluation, read_log(metrics)
+    training = [(line["step"], line["train_loss"]) for line in log if line.get("train_loss") is not None]
+    if (rise := _divergence(training, uniform)) is not None:
+        loss_of_kept = "" if evaluation is None else f", with a held-out loss of {evaluation.loss:.3f}"
+        kept = f"The weights of step {result.weights_step:,} are kept{loss_of_kept}. In a new run, try {rates}."
+        return Outcome("diverged", (rise, kept))
+    if evaluation is None or evaluation.tokens < _FEW:
+        none = "No held-out loss was measured, so there is no verdict."
+        few = "" if evaluation is None else f"Only {evaluation.tokens} tokens are held out: too few for a verdict."
+        return Outcome("not measured", (few or none,))
     loss = evaluation.loss
-    lines = [line for line in read_log(metrics) if line["event"] == "evaluate" and line.get("heldout_loss") is not None]
+    lines = [line for line in log if line["event"] == "evaluate" and line.get("heldout_loss") is not None]
     course = [line["heldout_loss"] for line in lines]
     if loss >= uniform:
-        reason = f"Held-out loss {loss:.3f} is no better than a uniform guess ({uniform:.3f})."
-        advice = "Lower the learning rates (--learning-rate, --muon-learning-rate) or train longer."
-        return Outcome("diverged" if result.step > 100 else "not learning", (reason, advice))
+        return _worse_than_guessing(result.step, loss, training, uniform=uniform, rates=rates)
     against = f"Held-out loss {loss:.3f} nats per token; a uniform guess has {uniform:.3f}."
     if course and course[-1] > _OVERFIT * min(course):
         lowest = lines[course.index(min(course))]["step"]  # not always the step that is kept, which BLEU may select
@@ -78,7 +95,7 @@ def judge_course(result: TrainResult, metrics: Path, *, uniform: float, epochs: 
         overfits = f"{grown}: the model began to memorise the training text. The best weights are kept."
         advice = "In a new run, use more text, a smaller model or more --dropout."
         return Outcome("overfitting", (against, overfits, advice))
-    return Outcome("learning", (against, *_still_falling(course)))
+    return Outcome("learning", (against, *_still_falling(course), *_unstable(training, uniform, rates)))
 
 
 def with_repeats(outcome: Outcome, repeated: int, held_out: int, things: str) -> Outcome:
@@ -92,10 +109,68 @@ def with_repeats(outcome: Outcome, repeated: int, held_out: int, things: str) ->
     return replace(outcome, sentences=(*outcome.sentences, sentence))
 
 
-def measure_copying(outcome: Outcome, texts: Sequence[str], tokenizer: Tokenizer, corpus: TokenCorpus) -> Outcome:
-    """Add generated texts, and how much of them is in the training text word for word."""
-    training_text = tokenizer.decode(corpus.train.read(0, min(len(corpus.train), _COMPARED)).tolist())
-    return replace(outcome, texts=tuple(texts), copying=copy_report(list(texts), training_text))
+def rates_to_try(settings: TrainSettings, config: TransformerConfig, warmup: int) -> str:
+    """Options with learning rates to try after divergence: the default ones, or a third of the run's, if lower."""
+    used = peak_rates(settings, config, warmup)
+    usual = peak_rates(settings.with_flat(learning_rate=None, muon_learning_rate=None), config, warmup)
+    names = ["adamw", "muon"] if settings.optimiser.optimiser == "muon" else ["adamw"]
+    pairs = [(getattr(used, name), getattr(usual, name)) for name in names]
+    above = any(mine > 1.01 * default for mine, default in pairs)
+    found = [min(mine, default) if above else mine / 3 for mine, default in pairs]
+    options = zip(("--learning-rate", "--muon-learning-rate"), found, pairs, strict=False)
+    return ", ".join(f"{option} {rate:.2g} (here {mine:.2g})" for option, rate, (mine, _) in options)
+
+
+def _divergence(training: Sequence[tuple[int, float]], uniform: float) -> str | None:
+    """A sentence if the training loss ended above a uniform guess, or lost more than half of what it had gained."""
+    if len(training) < 2:
+        return None
+    (_, first), (step, last) = training[0], training[-1]
+    low_step, lowest = min(training, key=lambda point: point[1])
+    lost = last - lowest > _LOST * (first - lowest) and last > _RISEN * lowest
+    if not lost and last <= _ABOVE * uniform:
+        return None
+    if low_step < step:
+        return (
+            f"The training loss rose from {lowest:.3f} (step {low_step:,}) to {last:.3f} (step {step:,}; a uniform "
+            f"guess has {uniform:.3f}): training diverged."
+        )
+    return f"The training loss ended at {last:.3f}, above a uniform guess ({uniform:.3f}): training diverged."
+
+
+def _unstable(training: Sequence[tuple[int, float]], uniform: float, rates: str) -> tuple[str, ...]:
+    step, highest = max(training, key=lambda point: point[1], default=(0, 0.0))
+    if highest <= 2 * uniform:
+        return ()
+    rose = f"The training loss rose to {highest:.3f} at step {step:,} (a uniform guess has {uniform:.3f})"
+    return (f"{rose} before it fell again: lower rates may learn more. In a new run, try {rates}.",)
+
+
+def _worse_than_guessing(
+    steps: int, loss: float, training: Sequence[tuple[int, float]], *, uniform: float, rates: str
+) -> Outcome:
+    reason = f"Held-out loss {loss:.3f} is no better than a uniform guess ({uniform:.3f})."
+    if training and training[-1][1] < _LEARNED * uniform:
+        fell = (
+            f"The training loss fell to {training[-1][1]:.3f}: what is held out is unlike the text that is trained on"
+        )
+        return Outcome(
+            "overfitting", (reason, f"{fell}, or too little of it. Use more text, mixed before it is split.")
+        )
+    return Outcome("diverged" if steps > 100 else "not learning", (reason, f"Train longer, or try {rates}."))
+
+
+def measure_copying(outcome: Outcome, tokenizer: Tokenizer, corpus: TokenCorpus) -> Outcome:
+    """Add how much of the generated texts is in the training text word for word."""
+    return replace(outcome, copying=copy_report(outcome.texts, _training_text(tokenizer, corpus)))
+
+
+def _training_text(tokenizer: Tokenizer, corpus: TokenCorpus, piece: int = _PIECE) -> Iterator[str]:
+    """The training text in pieces: the whole takes a gigabyte while its tokens are decoded."""
+    stream, end = tokenizer.stream(), min(len(corpus.train), _COMPARED)
+    for start in range(0, end, piece):
+        yield "".join(map(stream.push, corpus.train.read(start, min(end, start + piece)).tolist()))
+    yield stream.finish()
 
 
 def _against_bigram(loss: float, simple: Baselines) -> str:

@@ -2,7 +2,7 @@
 
 from mingyue.scoring.copying import CopyReport, copy_report
 from mingyue.scoring.likelihood import Score, TokenScore, score, token_logprobs, window_starts
-from mingyue.scoring.translation import TranslationScores, translation_scores
+from mingyue.scoring.translation import TranslationScores, has_four_grams, translation_scores
 
 __all__ = [
     "CopyReport",
@@ -10,6 +10,7 @@ __all__ = [
     "TokenScore",
     "TranslationScores",
     "copy_report",
+    "has_four_grams",
     "score",
     "token_logprobs",
     "translation_scores",

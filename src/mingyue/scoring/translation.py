@@ -35,6 +35,15 @@ class TranslationScores:
     """Share of the lines, 0 to 1, that equal their reference (or one of them) character for character."""
     lines: int
 
+    def explain(self, references: Sequence[str], *, target_language: str | None = None) -> str | None:
+        """A sentence where BLEU is 0 whatever the translations are (`has_four_grams`)."""
+        if self.bleu > 0 or has_four_grams(references, target_language=target_language):
+            return None
+        return (
+            "BLEU is 0 for any translation of these lines, an exact one too: it counts matches of four tokens (words) "
+            "in a row, and no reference has so many. chrF and exact lines measure such short lines."
+        )
+
 
 def translation_scores(
     hypotheses: Sequence[str],
@@ -72,6 +81,11 @@ def translation_scores(
         exact=n_exact / len(hypotheses),
         lines=len(hypotheses),
     )
+
+
+def has_four_grams(references: Sequence[str], *, target_language: str | None = None) -> bool:
+    """Whether any line has four tokens, without which BLEU is always 0. Raises `MissingExtraError`."""
+    return translation_scores(references, references, target_language=target_language).bleu > 0
 
 
 def _streams(references: Sequence[str] | Sequence[Sequence[str]]) -> list[Sequence[str]]:

@@ -16,7 +16,7 @@ from mingyue.training.plan import Plan, RunSizes, make_plan
 from mingyue.training.resume_rules import RULES, changed_settings
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
-from mingyue.training.speed import measure_peak
+from mingyue.training.speed import measure_peak, nominal_peak
 from mingyue.training.step import Stepper, StepResult
 from mingyue.training.trainer import Trainer
 
@@ -55,6 +55,7 @@ __all__ = [
     "loss_of_logits",
     "make_plan",
     "measure_peak",
+    "nominal_peak",
     "peak_rates",
     "read_log",
 ]

@@ -27,7 +27,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from mingyue.errors import CheckpointError, FormatError, TrainingError
+from mingyue.errors import CheckpointError, DivergedError, FormatError
 from mingyue.files import checksum_of, reason_of, sha256_of, share_as_folder, sync_folder, utf8_name
 from mingyue.models import first_not_finite, read_weights_file
 from mingyue.parsing import read_json_object, take
@@ -85,7 +85,7 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint, *, best: int | None = None) -> Path:
         """Write a checkpoint; then remove those that are neither among the latest `keep` nor the `best` step.
 
-        Raises `CheckpointError` when it cannot be written (the earlier ones are still whole), and `TrainingError` for a
+        Raises `CheckpointError` when it cannot be written (the earlier ones are still whole), and `DivergedError` for a
         weight that is not finite, from which no run could be resumed.
         """
         check_finite(checkpoint.model, checkpoint.step)
@@ -238,15 +238,9 @@ class Checkpoints:
 
 
 def check_finite(weights: Mapping[str, torch.Tensor], step: int) -> None:
-    """Raise `TrainingError` that names the first weight that is not finite."""
+    """Raise `DivergedError` that names the first weight that is not finite."""
     if (name := first_not_finite(weights)) is not None:
-        raise TrainingError(
-            f"the weight {name} is not finite after step {step}: it is not saved",
-            advice=(
-                "The last checkpoint is good. Resume it with lower rates (--learning-rate, --muon-learning-rate), "
-                "a longer --warmup, or --dtype fp32."
-            ),
-        )
+        raise DivergedError(f"the weight {name} is not finite after step {step}: it is not saved")
 
 
 def _unreadable(path: Path, error: OSError) -> CheckpointError:

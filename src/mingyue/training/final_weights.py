@@ -1,8 +1,9 @@
-"""The final weights of a run: those of the best evaluation, or the mean of the last checkpoints."""
+"""The final weights of a run: those of the best evaluation, or the mean of the last checkpoints; and their loss."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
@@ -12,8 +13,42 @@ from mingyue.training.distributed import Ranks
 from mingyue.training.loss import Evaluation
 from mingyue.training.names import clean_state, load_clean_state
 from mingyue.training.placement import Placement
+from mingyue.training.plan import Plan, RunSizes
 from mingyue.training.resuming import Tell
 from mingyue.training.state import RunState
+
+
+def choose_final(
+    placement: Placement,
+    state: RunState,
+    latest: Evaluation | None,
+    *,
+    plan: Plan,
+    sizes: RunSizes,
+    last: int,
+    measure: Callable[[int | None], Evaluation],
+    ranks: Ranks,
+    tell: Tell,
+    log: Callable[..., None],
+) -> tuple[Evaluation, int, list[int]]:
+    """Leave the final weights in the model: those of the best step, or the mean of the `last` checkpoints.
+
+    `latest` is the evaluation of the current weights; `measure` takes a number of held-out tokens (None: all). Returns
+    (evaluation, step of the weights, steps that were averaged).
+    """
+    weights_step, tokens, averaged = load_best(placement, state, tell), plan.final_tokens(sizes), list[int]()
+    if latest is None or plan.evaluate_tokens is not None or weights_step != state.step:
+        latest = measure(tokens)
+    if last > 1:
+        latest, averaged = try_average(
+            placement, last, latest, measure=partial(measure, tokens), ranks=ranks, tell=tell, log=log
+        )
+    if tokens is not None:
+        tell(
+            f"The final loss is that of {latest.tokens:,} of {sizes.heldout_tokens:,} held-out tokens, spread evenly: "
+            "all of them would take more than a fifth of the time."
+        )
+    return latest, weights_step, averaged
 
 
 def load_best(placement: Placement, state: RunState, tell: Tell) -> int:

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mingyue.config import TrainSettings
 from mingyue.training.batches import BatchSource
 from mingyue.training.pace import Clock, Pace
 from mingyue.training.plan import Plan, RunSizes, make_plan
 from mingyue.training.resuming import Tell
+from mingyue.training.state import RunState
 from mingyue.training.step import Stepper
+
+
+def first_plan(
+    old: Plan | None,
+    stepper: Stepper,
+    batches: BatchSource,
+    settings: TrainSettings,
+    *,
+    state: RunState,
+    pace: Pace,
+    clock: Clock,
+    same: bool,
+    tell: Tell,
+) -> Plan:
+    """The recorded plan `old` if it was made from the `same` settings, else a new one; chosen by rank 0."""
+    if needs_timing(settings, pace, old if same else None):
+        pace.first_guess = time_a_step(stepper, batches, clock)
+
+    def choose() -> dict[str, Any]:
+        seconds, step = clock.seconds(), state.step
+        plan = choose_plan(old, settings, batches.sizes, same=same, pace=pace, seconds=seconds, step=step, tell=tell)
+        return plan.to_json()
+
+    plan = Plan.from_json(stepper.ranks.share(choose))
+    if old is not None and plan.evaluate_tokens != old.evaluate_tokens and state.best_loss is not None:
+        state.best_loss = None
+        tell("Evaluations read another part of the held-out text from here on: the best step is selected again.")
+    return plan
 
 
 def needs_timing(settings: TrainSettings, pace: Pace, recorded: Plan | None) -> bool:
@@ -17,12 +48,23 @@ def needs_timing(settings: TrainSettings, pace: Pace, recorded: Plan | None) -> 
 
 
 def time_a_step(stepper: Stepper, batches: BatchSource, clock: Clock) -> float:
-    """Seconds of a step, measured without an update, after one micro-batch to warm up."""
+    """Seconds of a step, measured without an update, after one micro-batch to warm up.
+
+    Measured again if it took far longer than the warm-up, which is the slowest of all: then something else stalled it.
+    """
     micro_batches = batches.step(0, rank=stepper.ranks.rank, ranks=stepper.ranks.size)
-    stepper.rehearse(micro_batches[:1])
-    start = clock.seconds()
-    stepper.rehearse(micro_batches)
-    return 1.1 * (clock.seconds() - start)  # a tenth more for the update, roughly
+
+    def rehearse(count: int) -> float:
+        start = clock.seconds()
+        stepper.rehearse(micro_batches[:count])
+        return clock.seconds() - start
+
+    count = len(micro_batches)
+    most = 2 * count * rehearse(1)
+    taken = rehearse(count)
+    if stepper.ranks.share(lambda: taken > most):
+        taken = min(taken, rehearse(count))
+    return 1.1 * taken  # a tenth more for the update, roughly
 
 
 def choose_plan(
@@ -58,11 +100,13 @@ def choose_plan(
             f"is that of a run of this length from the start: the rate of the next step is {plan.multiplier(step):.3f} "
             f"of its peak; by the old plan it was {old.multiplier(step):.3f}."
         )
-    if not pace.evaluation:
+    if not pace.evaluation:  # the first measured one may be a stall, so this counts among the last three
         seconds_per_token = pace.step_seconds / 3 / sizes.step_tokens  # forward is a third of a step
         if plan.evaluate_tokens is None:
             pace.evaluation, pace.final_evaluation = seconds_per_token * sizes.heldout_tokens, 0.0
         else:
             pace.evaluation = seconds_per_token * plan.evaluate_tokens
             pace.final_evaluation = plan.final_seconds(sizes, seconds_per_token)
+        pace.steady("evaluation", pace.evaluation)
+        pace.steady("held-out token", seconds_per_token)
     return plan

@@ -6,9 +6,11 @@ started, without the time between stop and resume). Further keys by event:
     plan       the plan, whenever it is made or fixed
     train      train_loss (nats per token, mean since the last such line), learning_rate, muon_learning_rate,
                gradient_norm, tokens_per_second (of the steps alone), share_of_peak
-    evaluate   heldout_loss (nats per token), heldout_tokens, bits_per_byte, evaluation_seconds, best
+    evaluate   heldout_loss (nats per token), heldout_tokens, bits_per_byte, evaluation_seconds, best; of pairs bleu,
+               cut_translations (of those that BLEU counts, cut at their largest length)
     sample     text
     resume     from_step, changes
+    threads    threads: their number, whenever it is chosen by measuring
     end        reason, and the keys of evaluate for the final evaluation
 """
 
@@ -26,7 +28,12 @@ from mingyue.parsing import as_object, parse_json, take
 from mingyue.training.storage import disk_errors, free_name
 
 _TYPES: dict[str, type] = {"event": str, "step": int, "tokens": int, "seconds": float}
-_TYPES_OF: dict[str, dict[str, type]] = {"evaluate": {"heldout_loss": float}, "end": {"reason": str}}
+_TYPES_OF: dict[str, dict[str, type]] = {
+    "train": {"train_loss": float},
+    "evaluate": {"heldout_loss": float},
+    "threads": {"threads": int},
+    "end": {"reason": str},
+}
 """Of the keys that are read again; a line with other types is damaged. (A number that is not finite is null.)"""
 
 

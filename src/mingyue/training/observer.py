@@ -10,6 +10,7 @@ from typing import Literal
 from mingyue.training.loss import Evaluation
 from mingyue.training.pace import Clock
 from mingyue.training.plan import Plan
+from mingyue.training.threads import ThreadWatch
 
 Reason = Literal["finished", "patience", "stopped"]
 
@@ -118,6 +119,8 @@ class Callbacks:
     """Measures the current model at each evaluation, besides its loss: numbers by name."""
     watch: Callable[[int], None] | None = None
     """Receives the number of steps taken, at the start and after each checkpoint, and inspects the current model."""
+    threads: ThreadWatch | None = None
+    """Measures the number of threads again when steps become slow; None: the number was given."""
     select: str | None = None
     """The measure whose highest value marks the best step; None: the lowest loss."""
     ending: float = 0.0

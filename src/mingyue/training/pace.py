@@ -5,10 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from time import perf_counter
 from typing import Any
 
 _TRUSTED = 8  # measured steps from which they replace the first guess
+_STRETCHES = 8  # consecutive parts of the steps, of whose means the median is taken
 _SAVING_EVERY = 60.0  # seconds between checkpoints, by default
 
 
@@ -46,28 +49,45 @@ class Pace:
     """Of the work between the end of training and the end of the program."""
     spent: float = 0.0
     """Sum of all measured steps."""
-    _steps: array[float] = field(default_factory=lambda: array("d"))
-    _later_sum: float = 0.0
-    _later_start: int = 0
+    _ends: array[float] = field(default_factory=lambda: array("d", [0.0]))
+    """Sum of the steps up to each one."""
+    _recent: dict[str, list[float]] = field(default_factory=dict)
 
     def add_step(self, seconds: float) -> None:
         """Add the duration of a step."""
-        self._steps.append(seconds)
         self.spent += seconds
-        self._later_sum += seconds
-        while self._later_start < len(self._steps) // 2:
-            self._later_sum -= self._steps[self._later_start]
-            self._later_start += 1
+        self._ends.append(self.spent)
+
+    def steady(self, what: str, seconds: float) -> float:
+        """The typical duration of `what`, measured once more: the median of the last three, the lower one of two.
+
+        One stall (a laptop that slept, a stopped process) must not count.
+        """
+        recent = self._recent.setdefault(what, [])
+        recent.append(seconds)
+        del recent[:-3]
+        return sorted(recent)[(len(recent) - 1) // 2]
 
     @property
     def step_seconds(self) -> float:
-        """Duration of a step: the mean of the later half of all steps.
+        """Typical duration of a step, from the later half of all steps, since the first are slow (caches, memory).
 
-        The first steps are slow (caches, allocations). A mean and not a median, because the plan needs sums.
+        The median of the means of consecutive stretches: the plan needs sums, to which rare slow steps belong, but one
+        stall of seconds must not count.
         """
-        if len(self._steps) < _TRUSTED and self.first_guess:
+        steps = len(self._ends) - 1
+        if steps < _TRUSTED and self.first_guess:
             return self.first_guess
-        return self._later_sum / max(1, len(self._steps) - self._later_start)
+        return self.seconds_of_last(steps - steps // 2)
+
+    def seconds_of_last(self, steps: int) -> float:
+        """Typical duration of a step among the last `steps`; 0 if there are none."""
+        end = len(self._ends) - 1
+        start = max(0, end - steps)
+        stretches = min(_STRETCHES, end - start)
+        borders = [start + (end - start) * number // max(1, stretches) for number in range(stretches + 1)]
+        means = [(self._ends[last] - self._ends[first]) / (last - first) for first, last in pairwise(borders)]
+        return median(means) if means else 0.0
 
     @property
     def reserve(self) -> float:
@@ -78,9 +98,11 @@ class Pace:
         """Duration of `steps` more steps, with their evaluations and checkpoints and the end."""
         return steps * self._cost(evaluate_every) + self.reserve
 
-    def steps_in(self, seconds: float, evaluate_every: int | None) -> int:
-        """Number of steps that fit into `seconds`; not below 0."""
+    def steps_in(self, seconds: float, evaluate_every: int | None, *, latest: bool = False) -> int:
+        """Number of steps that fit into `seconds`; not below 0. `latest`: at the speed of the last eighth of all."""
         cost = self._cost(evaluate_every)
+        if latest and self.step_seconds > 0:
+            cost += self.seconds_of_last(max(_TRUSTED, len(self._ends) // 8)) - self.step_seconds
         return max(0, round((seconds - self.reserve) / cost)) if cost > 0 else 0
 
     def _cost(self, evaluate_every: int | None) -> float:

@@ -26,6 +26,9 @@ _MEASURED_STEPS = 8  # before the first evaluation of a run in minutes
 _LOG_LINES = 10  # between two evaluations
 _EVALUATION_SHARE = 0.05  # of the time of the steps between two evaluations
 _FINAL_SHARE = 0.2  # of the time of all steps, for the last evaluation of a run in minutes
+_SECONDS_BETWEEN_CHECKPOINTS = 60.0
+_SAVING_SHARE = 0.03  # of the time, at most
+_DEVIATION = 0.15  # of the planned steps: a run that would miss its time by more gets a new plan
 _FORWARD_SHARE = 1 / 3  # of a step: backward costs twice what forward does
 
 
@@ -50,6 +53,10 @@ class Plan:
     """The budget, if it is in minutes."""
     fixed: bool
     """Whether `total_steps` no longer follows the clock."""
+    warmup: float = 0.0
+    """The warm-up as it was set: a share of all steps, or their number."""
+    revised: bool = False
+    """Whether the plan was changed after it was fixed (`_look_again`)."""
 
     def multiplier(self, step: int) -> float:
         """Share of the peak rate at `step`, counted from 0."""
@@ -87,23 +94,68 @@ class Plan:
         return seconds_per_token * (self.final_tokens(sizes) or sizes.heldout_tokens)
 
     def follow(
-        self, step: int, pace: Pace, seconds: float, *, cadence: Cadence | None = None, evaluated: bool = False
+        self,
+        step: int,
+        pace: Pace,
+        seconds: float,
+        *,
+        cadence: Cadence | None = None,
+        evaluated: bool = False,
+        stands: bool = False,
     ) -> Plan:
-        """The plan before `step`, `seconds` into the run; unchanged once it is fixed.
+        """The plan before `step`, `seconds` into the run; unchanged once it is fixed, unless it would miss the time.
+
+        `stands`: it was fixed before a resume, so it is never changed.
 
         With a `cadence`, evaluations follow the number of steps too; their size stays after the first one.
         """
-        if self.fixed or self.minutes is None:
+        if self.minutes is None:
             return self
+        if self.fixed:
+            return (
+                self
+                if stands
+                else self._look_again(
+                    step, pace.steps_in(60 * self.minutes - seconds, self.evaluate_every, latest=True)
+                )
+            )
         left = pace.steps_in(60 * self.minutes - seconds, self.evaluate_every)
         total = max(1, step + left)
-        falls = decay_start(self.schedule, total, self.warmup_steps, self.decay_share)
+        warmup = self.warmup_steps
+        if self.schedule != "paper" and step < warmup:  # not longer than the run, as it is known now
+            warmup = warmup_steps(self.schedule, self.warmup or warmup, total)
+        falls = decay_start(self.schedule, total, warmup, self.decay_share)
         never = falls >= total
         known = pace.spent >= _MEASURED_SHARE * (pace.spent + 60 * self.minutes - seconds)
         fixed = left <= 0 or (known and step >= (total // 2 if never else falls))
         falls = step if fixed else max(falls, step + 1)
-        plan = replace(self, total_steps=total, decay_from=total if never else falls, fixed=fixed)
+        decay = total if never else falls
+        plan = replace(self, total_steps=total, warmup_steps=min(warmup, total), decay_from=decay, fixed=fixed)
         return plan if cadence is None else plan._paced(cadence, evaluated)
+
+    def _look_again(self, step: int, left: int) -> Plan:
+        """The fixed plan before `step`, when by the latest speed `left` steps fit into the rest of the time.
+
+        If these are far fewer or more than planned, after a third of the decay, the run is made to end on time:
+        once, and with the rate that it has now as the beginning of the rest of its decay.
+        """
+        planned, past = self.total_steps - step, step - self.decay_from
+        known_from = self.decay_from + (self.total_steps - self.decay_from) / 3
+        begun = step >= min(known_from, 2 / 3 * self.total_steps)
+        if self.revised or planned < 1 or not begun or abs(left - planned) < _DEVIATION * self.total_steps:
+            return self
+        total = step + max(1, left)
+        if self.decay_from >= self.total_steps:
+            return replace(self, total_steps=total, decay_from=total, revised=True)
+        done = past / (self.total_steps - self.decay_from)
+        return replace(self, total_steps=total, decay_from=round((step - done * total) / (1 - done)), revised=True)
+
+    def describe_revision(self, step: int, pace: Pace) -> str:
+        """A sentence about this revised plan."""
+        return (
+            f"At step {step:,} the speed is no longer that of the plan (now {pace.step_seconds:.3g} s per step): to "
+            f"end on time, the run will have {self.total_steps:,} steps."
+        )
 
     def _paced(self, cadence: Cadence, evaluated: bool) -> Plan:
         every = cadence.every(self.total_steps)
@@ -140,7 +192,7 @@ class RunSizes:
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often a run evaluates and generates, and on how much text: as set, or by its number of steps."""
+    """How often a run saves, evaluates and generates, and on how much text: as set, or by its number of steps."""
 
     run: RunSettings
     sizes: RunSizes
@@ -151,6 +203,13 @@ class Cadence:
         """Evaluations between generated texts; 0: none."""
         every = self.run.sample_every
         return _EVALUATIONS_BETWEEN_SAMPLES if every is None else every
+
+    def saves(self, step: int, since: float, pace: Pace) -> bool:
+        """Whether a checkpoint is due after `step` steps, `since` seconds after the one before."""
+        every = self.run.checkpoint_every
+        if every is not None:
+            return step % every == 0
+        return since >= max(_SECONDS_BETWEEN_CHECKPOINTS, pace.save / _SAVING_SHARE)
 
     def every(self, total_steps: int) -> int:
         """Steps between evaluations.
@@ -213,4 +272,5 @@ def make_plan(
         log_every=max(1, every // _LOG_LINES),
         minutes=minutes,
         fixed=minutes is None,
+        warmup=schedule.warmup,
     )

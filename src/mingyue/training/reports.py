@@ -1,6 +1,9 @@
-"""What is logged and reported of a training step."""
+"""What is logged and reported of a training step, and reports that may fail."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
 
 from mingyue.training.observer import Callbacks, StepReport
 from mingyue.training.optimisers import Optimisers
@@ -8,6 +11,20 @@ from mingyue.training.pace import Pace
 from mingyue.training.plan import Plan, RunSizes
 from mingyue.training.state import RunState
 from mingyue.training.step import StepResult
+
+T = TypeVar("T")
+
+
+def attempt(what: str, make: Callable[[], T], otherwise: T, tell: Callable[[str], None]) -> T:
+    """What `make` returns; if it fails, `otherwise`, and `tell` receives a sentence about `what` is missing.
+
+    For reports about a model or a run, whatever they meet (no memory, a damaged log): they must never end the run.
+    """
+    try:
+        return make()
+    except Exception as error:
+        tell(f"No {what}: {type(error).__name__}: {error}." if str(error) else f"No {what}: {type(error).__name__}.")
+        return otherwise
 
 
 def step_report(

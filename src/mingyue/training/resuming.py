@@ -13,10 +13,13 @@ from mingyue.errors import CheckpointError, FormatError
 from mingyue.runtime import Runtime
 from mingyue.training.checkpoints import Checkpoint, Checkpoints
 from mingyue.training.distributed import Ranks
+from mingyue.training.names import load_clean_state
+from mingyue.training.pace import Pace
 from mingyue.training.plan import Plan
 from mingyue.training.resume_rules import Change, changes_between, check_changes
 from mingyue.training.run_folder import RunFolder
-from mingyue.training.state import describe_runtime, plan_key
+from mingyue.training.state import RunState, describe_runtime, plan_key
+from mingyue.training.step import Stepper
 
 Tell = Callable[[str], None]
 """Receives a sentence for the user."""
@@ -70,6 +73,21 @@ def _find(
 def settings_of(checkpoint: Checkpoint) -> TrainSettings:
     """The settings that a checkpoint was saved with."""
     return TrainSettings.read(checkpoint.state["settings"], source=f"the checkpoint of step {checkpoint.step}")
+
+
+def restore(
+    found: Checkpoint, stepper: Stepper, changes: list[Change], settings: TrainSettings, *, ending: float, tell: Tell
+) -> tuple[RunState, Pace]:
+    """Load a checkpoint into the model, the optimisers and the scaler of `stepper`; returns its counters and pace."""
+    state = RunState.from_json(found.state["counters"])
+    load_clean_state(stepper.model, found.model)
+    stepper.optimisers.load_named_state(found.optimiser)
+    if stepper.scaler is not None and found.state["scaler"] is not None:
+        stepper.scaler.load_state_dict(found.state["scaler"])
+    if changes_measure(changes, settings) and state.best_loss is not None:
+        state.best_loss = None
+        tell("Evaluations use another measure from here on: the best step is selected again.")
+    return state, Pace(ending=ending, **found.state["pace"])
 
 
 def changes_measure(changes: list[Change], settings: TrainSettings) -> bool:

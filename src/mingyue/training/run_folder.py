@@ -169,6 +169,7 @@ class RunFolder:
 
     def write_settings(self, settings: TrainSettings) -> None:
         """Write run.toml, without settings that are None."""
+        self.check_in_place()
         text = _HEADER + escape_names(tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True)))
         with disk_errors("the settings", self.settings_path):
             write_text_atomically(self.settings_path, text)
@@ -211,6 +212,7 @@ class RunFolder:
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Write the plan; it is on the disk when this returns."""
+        self.check_in_place()
         with disk_errors("the plan", self.path / _PLAN):
             write_text_atomically(self.path / _PLAN, json.dumps(sealed(plan), indent=1) + "\n")
 
@@ -245,7 +247,11 @@ class RunFolder:
         return {"key": key, "plan": {name: value for name, value in plans[-1].items() if name not in known}}
 
     def remove(self) -> None:
-        """Remove the folder of a run without a checkpoint, and move the run back that it replaced."""
+        """Remove the folder of a run without a checkpoint, and move the run back that it replaced.
+
+        Raises `CheckpointError` if the folder is another one by now.
+        """
+        self.check_in_place()
         self.unlock()
         with disk_errors("the run folder", self.path):
             if self.path.is_dir():
@@ -276,6 +282,26 @@ class RunFolder:
         with suppress(OSError):  # the number is information only: a full disk must not prevent the lock
             os.write(file.fileno(), str(os.getpid()).encode("ascii"))
         self._lock = file
+        self.check_in_place()  # it may have been replaced between the opening and the lock
+
+    def check_in_place(self) -> None:
+        """Raise `CheckpointError` if the folder was removed, renamed or replaced since this program locked it.
+
+        What is at its path then belongs to nobody or to another run, so nothing may be written there. The lock tells:
+        it must still be the same file. Without a lock (on ranks other than 0) nothing is checked.
+        """
+        if self._lock is None:
+            return
+        try:
+            same = os.path.samestat((self.path / _LOCK).stat(), os.fstat(self._lock.fileno()))
+        except OSError:
+            same = False
+        if not same:
+            raise CheckpointError(
+                f"{self.path} was removed, renamed or replaced while this program wrote to it: nothing more is saved",
+                advice="If it was renamed, resume it under its new name: its checkpoints are whole. "
+                "If it was removed, start again.",
+            )
 
     def unlock(self) -> None:
         """Release the lock."""

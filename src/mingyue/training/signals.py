@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM request a stop: the run finishes its step and saves. A second one ends it at once."""
+"""Ctrl-C, SIGTERM and SIGHUP request a stop: the run finishes its step and saves. A second one ends it at once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import threading
 from types import FrameType
 from typing import Any, Self
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGBREAK")
+from mingyue.interrupts import HANGUP, is_ignored
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGBREAK", "SIGHUP")
 
 
 class StopRequests:
     """Inside it, the first signal sets `requested`, and the second raises `KeyboardInterrupt`.
 
+    A hangup never raises: a closed terminal often sends several, from the system and from the shell.
     Outside the main thread signals cannot be caught, and only `request` sets `requested`.
     """
 
@@ -34,7 +37,7 @@ class StopRequests:
         if threading.current_thread() is threading.main_thread():
             for name in _NAMES:
                 number = getattr(signal, name, None)  # not every system has each
-                if number is not None:
+                if number is not None and not is_ignored(number):
                     self._before[number] = signal.signal(number, self._receive)
         return self
 
@@ -44,6 +47,9 @@ class StopRequests:
         self._before.clear()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if number == HANGUP:
+            self.requested = True
+            return
         if self.requested and not self._requested_elsewhere:
             raise KeyboardInterrupt
         self.requested, self._requested_elsewhere = True, False

@@ -6,6 +6,9 @@ import time
 
 import torch
 
+_SHORT_ROWS = 128
+_SHARED = 0.8  # what several threads reach together, as a share of that many alone
+
 
 def measure_peak(
     device: torch.device | str = "cpu",
@@ -31,6 +34,22 @@ def measure_peak(
         if repeat >= 3 and time.perf_counter() > end:
             break
     return flops / best
+
+
+def nominal_peak(peak: float, threads: int) -> float:
+    """`peak` of all threads, or what one thread reaches in its best moments times their number, if that is more.
+
+    The products of one thread take milliseconds, so one of them is not interrupted on a machine that other programs
+    use too: the size of a model chosen by this number does not depend on what else runs. `peak` was measured by
+    `measure_peak`.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = measure_peak("cpu", rows=_SHORT_ROWS)
+    finally:
+        torch.set_num_threads(before)
+    return max(peak, _SHARED * threads * alone)
 
 
 def _wait(device: torch.device) -> None:

@@ -13,6 +13,7 @@ from mingyue import __version__
 from mingyue.config import TrainSettings
 from mingyue.parsing import as_record
 from mingyue.runtime import Runtime
+from mingyue.training.pace import Pace
 from mingyue.training.step import StepResult
 
 
@@ -30,6 +31,8 @@ class RunState:
     """Lowest held-out loss of an evaluation, or lowest negative of the measure that selects the best step."""
     best_step: int | None = None
     """Step of that evaluation."""
+    best_heldout: float | None = None
+    """Held-out loss of that evaluation: of two steps with the same measure, the one with the lower loss is better."""
     without_better: int = 0
     """Evaluations since that one."""
     evaluations: int = 0
@@ -55,13 +58,18 @@ class RunState:
         self.since_log = dict.fromkeys(sums, 0.0)
         return sums["nats"] / max(1.0, sums["tokens"]), sums["tokens"] / max(1e-9, sums["seconds"])
 
-    def judge(self, loss: float) -> bool:
-        """Count an evaluation after the current step (lower is better); returns whether it is the best so far."""
+    def judge(self, value: float, heldout: float) -> bool:
+        """Count an evaluation after the current step; returns whether it is the best so far.
+
+        `value` is the held-out loss or the negative of another measure: lower is better. The loss `heldout` decides
+        between equal values.
+        """
         self.evaluations += 1
         self.evaluated_step = self.step
-        best = self.best_loss is None or loss < self.best_loss
+        tied = value == self.best_loss and (self.best_heldout is None or heldout < self.best_heldout)
+        best = self.best_loss is None or value < self.best_loss or tied
         if best:
-            self.best_loss, self.best_step, self.without_better = loss, self.step, 0
+            self.best_loss, self.best_heldout, self.best_step, self.without_better = value, heldout, self.step, 0
         else:
             self.without_better += 1
         return best
@@ -93,6 +101,17 @@ def describe_runtime(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
+def checkpoint_content(state: RunState, pace: Pace, settings: TrainSettings, runtime: Runtime) -> dict[str, Any]:
+    """What a checkpoint stores besides tensors, loss scaler and the identity of the data, as JSON."""
+    return {
+        "counters": state.to_json(),
+        "pace": pace.to_json(),
+        "settings": settings.model_dump(mode="json"),
+        "runtime": describe_runtime(runtime),
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
     """The versions that a checkpoint was written with."""
     return {"mingyue": __version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mingyue.config import TrainSettings
 from mingyue.data import IGNORE, PairBatch
-from mingyue.errors import TrainingError
+from mingyue.errors import DivergedError
 from mingyue.models import Transformer
 from mingyue.nn import Taps
 from mingyue.runtime import Runtime, derive_seed
@@ -125,7 +125,7 @@ class Stepper:
     def step(self, step: int, micro_batches: Sequence[AnyBatch], multiplier: float) -> StepResult:
         """Take step number `step` (from 0) at `multiplier` times the peak rates.
 
-        Raises `TrainingError`, before any weight is updated, when the loss or the gradient is not finite.
+        Raises `DivergedError`, before any weight is updated, when the loss or the gradient is not finite.
         """
         self.optimisers.zero_grad()
         nats, tokens = self.backward(step, micro_batches)
@@ -216,7 +216,7 @@ class Stepper:
         # A loss scaler finds its scale by overflows, and skips the steps that overflow.
         return math.isfinite(result.gradient_norm) or self.scaler.get_scale() > _SMALLEST_SCALE
 
-    def _diagnose(self, step: int, micro_batches: Sequence[AnyBatch], result: StepResult) -> TrainingError:
+    def _diagnose(self, step: int, micro_batches: Sequence[AnyBatch], result: StepResult) -> DivergedError:
         """The error, with the first tensor that is not finite: a weight, a value of the forward pass, or a gradient."""
         what = "the loss" if not math.isfinite(result.nats) else "the gradient"
         value = result.nats if what == "the loss" else result.gradient_norm
@@ -230,13 +230,7 @@ class Stepper:
             (where for kind in kinds for where in kind if where),
             "every single tensor is finite: the sum of finite numbers overflowed",
         )
-        return TrainingError(
-            f"{what} became {value} at step {step + 1}: {where}. No weight was updated by this step.",
-            advice=(
-                "The last checkpoint is good. Resume it with lower rates (--learning-rate, --muon-learning-rate), "
-                "a longer --warmup, a smaller --clip, or --dtype fp32."
-            ),
-        )
+        return DivergedError(f"{what} became {value} at step {step + 1}: {where}. No weight was updated by this step.")
 
     @torch.no_grad()
     def _first_bad_value(self, step: int, micro_batches: Sequence[AnyBatch]) -> str | None:

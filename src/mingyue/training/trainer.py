@@ -4,39 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from mingyue.config import TrainSettings
-from mingyue.errors import CheckpointError, LostRankError, SettingsError, TrainingError
+from mingyue.errors import CheckpointError, DivergedError, LostRankError, SettingsError, TrainingError
 from mingyue.models import Transformer
 from mingyue.runtime import Runtime
 from mingyue.training.batches import BatchSource
 from mingyue.training.checkpoints import Checkpoint
 from mingyue.training.distributed import Ranks
-from mingyue.training.final_weights import load_best, try_average
-from mingyue.training.first_plan import choose_plan, needs_timing, time_a_step
+from mingyue.training.final_weights import choose_final
+from mingyue.training.first_plan import first_plan
 from mingyue.training.log import open_log
 from mingyue.training.loss import Evaluation, evaluate
-from mingyue.training.names import clean_state, load_clean_state
+from mingyue.training.names import clean_state
 from mingyue.training.observer import Callbacks, EvaluationReport, Reason, TrainResult
 from mingyue.training.optimisers import Optimisers, peak_rates
 from mingyue.training.pace import Pace
 from mingyue.training.placement import place_model
 from mingyue.training.plan import Cadence, Plan
 from mingyue.training.prepare import prepare_model
-from mingyue.training.reports import log_values, step_report
+from mingyue.training.reports import attempt, log_values, step_report
 from mingyue.training.resume_rules import Change
-from mingyue.training.resuming import changes_measure, find_checkpoint, match_runtime, recorded_plan, settings_of
+from mingyue.training.resuming import find_checkpoint, match_runtime, recorded_plan, restore, settings_of
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
-from mingyue.training.state import RunState, describe_runtime, plan_key, versions
+from mingyue.training.state import RunState, checkpoint_content, plan_key
 from mingyue.training.step import Stepper, StepResult
 
 T = TypeVar("T")
-
-_SECONDS_BETWEEN_CHECKPOINTS = 60.0
-_SAVING_SHARE = 0.03  # of the time, at most
 
 
 class Trainer:
@@ -87,7 +85,8 @@ class Trainer:
         self.stepper = Stepper.of(model, self.optimisers, runtime, settings, batches.unseen, ranks=ranks, stop=stop)
         self.state, self.pace = RunState(), Pace(ending=callbacks.ending)
         if found is not None:
-            self._restore(found, changes)
+            self.state, self.pace = restore(found, self.stepper, changes, settings, ending=callbacks.ending, tell=tell)
+            self.clock.add(self.state.seconds)
 
         # The plan, and the log of it. A damaged plan.json is read from the log before that is cut.
         before = settings if found is None else settings_of(found)
@@ -96,42 +95,15 @@ class Trainer:
         self.metrics = ranks.on_main(
             lambda: open_log(folder.metrics, size=state.log_bytes, board=board, from_step=state.step, tell=tell)
         )
-        self.plan = self._first_plan(old, same=same)
+        self.plan_stands = old is not None and same and old.fixed
+        counted = {"state": state, "pace": self.pace, "clock": self.clock}
+        self.plan = first_plan(old, self.stepper, batches, settings, same=same, tell=tell, **counted)
+        self.optimisers.rates = peak_rates(settings, model.config, self.plan.warmup_steps)
         ranks.on_main(lambda: self._record_start(changes, resume=resume))
         self.cadence = Cadence(settings.run, self.sizes, in_minutes=True)
         self.latest: Evaluation | None = None
+        self.tie_told = False
         self.saved_step, self.saved_at = self.state.step or None, self.clock.seconds()
-
-    def _restore(self, found: Checkpoint, changes: list[Change]) -> None:
-        self.state = RunState.from_json(found.state["counters"])
-        self.pace = Pace(ending=self.callbacks.ending, **found.state["pace"])
-        load_clean_state(self.model, found.model)
-        self.optimisers.load_named_state(found.optimiser)
-        if self.stepper.scaler is not None and found.state["scaler"] is not None:
-            self.stepper.scaler.load_state_dict(found.state["scaler"])
-        self.clock.add(self.state.seconds)
-        if changes_measure(changes, self.settings) and self.state.best_loss is not None:
-            self.state.best_loss = None
-            self.observer.on_note("Evaluations use another measure from here on: the best step is selected again.")
-
-    def _first_plan(self, old: Plan | None, *, same: bool) -> Plan:
-        """The recorded plan `old` if it was made from the `same` settings, else a new one; chosen by rank 0."""
-        tell = self.observer.on_note
-        if needs_timing(self.settings, self.pace, old if same else None):
-            self.pace.first_guess = time_a_step(self.stepper, self.batches, self.clock)
-
-        def choose() -> dict[str, Any]:
-            seconds, step = self.clock.seconds(), self.state.step
-            return choose_plan(
-                old, self.settings, self.sizes, same=same, pace=self.pace, seconds=seconds, step=step, tell=tell
-            ).to_json()
-
-        plan = Plan.from_json(self.ranks.share(choose))
-        if old is not None and plan.evaluate_tokens != old.evaluate_tokens and self.state.best_loss is not None:
-            self.state.best_loss = None
-            tell("Evaluations read another part of the held-out text from here on: the best step is selected again.")
-        self.optimisers.rates = peak_rates(self.settings, self.model.config, plan.warmup_steps)
-        return plan
 
     def _record_start(self, changes: list[Change], *, resume: bool) -> None:
         if resume:
@@ -139,12 +111,16 @@ class Trainer:
             self._log("resume", from_step=self.state.step, changes=[change.describe() for change in changes])
             if self.folder.read_settings() != self.settings:
                 self.folder.write_settings(self.settings)
+        if not resume and self.callbacks.threads is not None:
+            self._log("threads", threads=self.callbacks.threads.threads)
         self._record_plan(self.plan)
 
     def _record_plan(self, plan: Plan) -> None:
         """Record a plan before anything depends on it."""
         self.folder.write_plan({"key": plan_key(self.settings), "plan": plan.to_json()})
         self._log("plan", **plan.to_json())
+        if plan.revised:
+            self.observer.on_note(plan.describe_revision(self.state.step, self.pace))
         self.observer.on_plan(plan)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -175,6 +151,7 @@ class Trainer:
                     self.pace.add_step(seconds)
                     state.add(result, seconds)
                     ranks.aside(partial(self._report_step, result))
+                    self._look_at_threads()
                     if self.plan.evaluates_after(step) and self.has_heldout:
                         self._evaluate()
                 outcome = self._finish(decision["end"])
@@ -183,20 +160,39 @@ class Trainer:
             if not isinstance(error, LostRankError):  # without that rank a save cannot complete
                 with suppress(CheckpointError):
                     self.checkpoints.wait()
-            raise
+            if not isinstance(error, DivergedError):
+                raise
+            raise error.advised(self.saved_step) from error
         finally:
             if self.metrics is not None:
                 self.metrics.close()
         self.observer.on_end(outcome)
         return outcome
 
+    def _look_at_threads(self) -> None:
+        """Take another number of threads where that became faster; the run is saved with it, and a resume keeps it."""
+        watch = self.callbacks.threads
+        found = None if watch is None else watch.look(self.pace, self.clock.seconds())
+        if found is None:
+            return
+        self.observer.on_note(f"Steps take more than twice as long as before. {found.describe()}")
+        if found.threads != self.runtime.threads:
+            self.runtime = replace(self.runtime, threads=found.threads)
+            self.settings = self.settings.with_flat(threads=found.threads)
+            self.folder.write_settings(self.settings)
+            self._log("threads", threads=found.threads)
+            self._save()
+
     def _decide(self) -> dict[str, Any]:
         """What comes next, decided by rank 0: a save, the end, or a step by this plan (None: as before). JSON."""
         if self._checkpoint_is_due() or self.checkpoints.failed:  # the next save raises the error of the one before
             return {"save": True}
         state, seconds = self.state, self.clock.seconds()
-        plan = self.plan.follow(state.step, self.pace, seconds, cadence=self.cadence, evaluated=state.evaluations > 0)
-        if plan.fixed and not self.plan.fixed:
+        known = {"evaluated": state.evaluations > 0, "stands": self.plan_stands}
+        plan = self.plan.follow(state.step, self.pace, seconds, cadence=self.cadence, **known)
+        if plan.fixed and plan != self.plan:
+            if plan.revised and self.saved_step != state.step:
+                return {"save": True}  # what was trained by the old plan: a resume follows the new one
             self._record_plan(plan)
         end: Reason | None = None
         patience = self.settings.run.patience
@@ -209,32 +205,33 @@ class Trainer:
         return {"save": False, "end": end, "plan": None if plan is self.plan else plan.to_json()}
 
     def _checkpoint_is_due(self) -> bool:
-        step, every = self.state.step, self.settings.run.checkpoint_every
-        if step in (0, self.saved_step):
-            return False
-        if every is not None:
-            return step % every == 0
-        pause = max(_SECONDS_BETWEEN_CHECKPOINTS, self.pace.save / _SAVING_SHARE)
-        return self.clock.seconds() - self.saved_at >= pause
+        step, since = self.state.step, self.clock.seconds() - self.saved_at
+        return step not in (0, self.saved_step) and self.cadence.saves(step, since, self.pace)
 
     def _evaluate(self) -> None:
         """Measure the held-out loss, and save the model if it is the best so far."""
         state, pace, callbacks, start = self.state, self.pace, self.callbacks, self.clock.seconds()
+        tell = self.observer.on_note
         evaluation = self.latest = self._measure_loss(self.plan.evaluate_tokens)
         if self.plan.evaluate_tokens is not None:
-            seconds_per_token = (self.clock.seconds() - start) / evaluation.tokens
+            seconds_per_token = pace.steady("held-out token", (self.clock.seconds() - start) / evaluation.tokens)
             pace.final_evaluation = self.plan.final_seconds(self.sizes, seconds_per_token)
         if callbacks.measure is not None or self._samples_at(state.evaluations + 1):
             self.placement.gather_weights()
         measures = self.ranks.share(lambda: self._in_eval_mode(callbacks.measure) if callbacks.measure else {})
-        best = state.judge(evaluation.loss if callbacks.select is None else -measures[callbacks.select])
-        seconds = pace.evaluation = self.clock.seconds() - start
+        value = evaluation.loss if callbacks.select is None else -measures[callbacks.select]
+        tied, best = value == state.best_loss, state.judge(value, evaluation.loss)
+        seconds = self.clock.seconds() - start
+        pace.evaluation = pace.steady("evaluation", seconds)
 
         def report() -> None:
             values = {**evaluation.numbers(), **measures, "evaluation_seconds": round(seconds, 3), "best": best}
             self._log("evaluate", **values)
             now = self.clock.seconds()
             self.observer.on_evaluate(EvaluationReport(state.step, now, evaluation, best, measures=measures))
+            if callbacks.select is not None and tied and not self.tie_told:
+                self.tie_told = True
+                tell(f"{callbacks.select.upper()} {-value:.2f} again: the lower held-out loss decides between equals.")
             if callbacks.sample is not None and self._samples_at(state.evaluations):
                 self._sample(callbacks.sample)
 
@@ -261,17 +258,19 @@ class Trainer:
 
     def _sample(self, generate: Callable[[], str]) -> None:
         start = self.clock.seconds()
-        text = self._in_eval_mode(generate)
-        self.pace.sample = (self.clock.seconds() - start) / self.cadence.sample_every
-        self._log("sample", text=text)
-        self.observer.on_sample(self.state.step, text)
+        text = attempt("sample", lambda: self._in_eval_mode(generate), None, self.observer.on_note)
+        self.pace.sample = self.pace.steady("sample", (self.clock.seconds() - start) / self.cadence.sample_every)
+        if text is not None:
+            self._log("sample", text=text)
+            self.observer.on_sample(self.state.step, text)
 
     def _in_eval_mode(self, work: Callable[[], T]) -> T:
         """Call back with the caller's model in eval mode."""
         self.whole.eval()
-        result = work()
-        self.model.train()
-        return result
+        try:
+            return work()
+        finally:
+            self.model.train()
 
     def _watch(self) -> None:
         """Let the caller look at the current model, for the film of the run."""
@@ -282,23 +281,20 @@ class Trainer:
 
     def _save(self, *, best: bool = False) -> None:
         start = self.clock.seconds()
+        self.ranks.on_main(self.folder.check_in_place)
         self.placement.save(lambda: self._write_checkpoint(start, best=best), self.state.step)
         self._watch()
         self.saved_step, self.saved_at = self.state.step, self.clock.seconds()
-        self.pace.save = self.saved_at - start
+        self.pace.save = self.pace.steady("save", self.saved_at - start)
 
     def _write_checkpoint(self, seconds: float, *, best: bool) -> None:
         state, scaler = self.state, self.stepper.scaler
         state.seconds = seconds
         state.log_bytes = 0 if self.metrics is None else self.metrics.size()
         content = {
-            "counters": state.to_json(),
-            "pace": self.pace.to_json(),
+            **checkpoint_content(state, self.pace, self.settings, self.runtime),
             "scaler": None if scaler is None else scaler.state_dict(),
-            "settings": self.settings.model_dump(mode="json"),
             "data": self.batches.identity,
-            "runtime": describe_runtime(self.runtime),
-            "versions": versions(),
         }
         checkpoint = Checkpoint(state.step, clean_state(self.model), self.optimisers.named_state(), content)
         path = self.checkpoints.save(checkpoint, best=state.best_step)
@@ -308,7 +304,7 @@ class Trainer:
 
     def _finish(self, reason: Reason) -> TrainResult:
         """Save, and leave the best weights, or the mean of the last checkpoints, in the caller's model."""
-        state, plan, tell = self.state, self.plan, self.observer.on_note
+        state, plan = self.state, self.plan
         evaluates = reason != "stopped" and self.has_heldout
         if evaluates and state.evaluated_step != state.step:
             self._evaluate()
@@ -317,25 +313,23 @@ class Trainer:
         self.checkpoints.wait()
         evaluation, weights_step, averaged = self.latest, state.step, list[int]()
         if evaluates:
-            weights_step = load_best(self.placement, state, tell)
-            tokens, last = plan.final_tokens(self.sizes), self.settings.run.average_last
-            measure = partial(self._measure_loss, tokens)
-            if evaluation is None or plan.evaluate_tokens is not None or weights_step != state.step:
-                evaluation = measure()
-            if last > 1:
-                evaluation, averaged = try_average(
-                    self.placement, last, evaluation, measure=measure, ranks=self.ranks, tell=tell, log=self._log
-                )
-            if tokens is not None:
-                tell(
-                    f"The final loss is that of {evaluation.tokens:,} of {self.sizes.heldout_tokens:,} held-out "
-                    "tokens, spread evenly: all of them would take more than a fifth of the time."
-                )
+            evaluation, weights_step, averaged = choose_final(
+                self.placement,
+                state,
+                evaluation,
+                plan=plan,
+                sizes=self.sizes,
+                last=self.settings.run.average_last,
+                measure=self._measure_loss,
+                ranks=self.ranks,
+                tell=self.observer.on_note,
+                log=self._log,
+            )
             seconds = self.clock.seconds()
             self.observer.on_evaluate(EvaluationReport(weights_step, seconds, evaluation, best=True, final=True))
         self.placement.gather_weights()
-        numbers = evaluation.numbers() if evaluation else {}
-        self.ranks.on_main(lambda: self._log("end", reason=reason, weights_step=weights_step, **numbers))
+        end = {"reason": reason, "weights_step": weights_step, **(evaluation.numbers() if evaluation else {})}
+        self.ranks.on_main(lambda: self._log("end", **end))
         seconds = self.clock.seconds()
         return TrainResult(reason, state.step, weights_step, evaluation, plan, state.tokens, seconds, tuple(averaged))
 
