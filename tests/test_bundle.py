@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import mingyue
 from mingyue import files
-from mingyue.bundle import FORMAT, load_bundle, load_pair_bundle, save_bundle
+from mingyue.bundle import FORMAT, load_bundle, save_bundle
 from mingyue.config import EncoderDecoderConfig, ModelConfig, ModelSettings
 from mingyue.errors import BundleError, MingyueError, SettingsError, TokenizerError
 from mingyue.models import (
@@ -236,12 +236,6 @@ def test_a_model_of_the_other_architecture_is_refused_with_what_to_use(tmp_path:
     with pytest.raises(BundleError, match="encoder-decoder model, which does not continue prompts") as refused:
         load_bundle(tmp_path / "pairs")
     assert refused.value.advice == "Use `mingyue translate`, or in Python load_translator."
-
-
-def test_the_old_name_of_the_loader_of_pairs_still_works(tmp_path: Path) -> None:
-    model = saved_pairs(tmp_path / "pairs", None)
-    with pytest.deprecated_call(match=r"load_bundle\(folder, EncoderDecoder\)"):
-        assert load_pair_bundle(tmp_path / "pairs").config == model.config
 
 
 @pytest.mark.parametrize("unseen", [[[0, 10**12]], [[5, 4, 3]], [["a", "b"]], [[9, 5]], [[-1, 3]], 7, [[1.5, "x"]]])

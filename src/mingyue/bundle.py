@@ -18,7 +18,6 @@ import os
 import secrets
 import shutil
 import stat
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +37,6 @@ from mingyue.files import (
     sha256_of,
     share_as_folder,
     sync_folder,
-    utf8_name,
     write_text_atomically,
 )
 from mingyue.models import (
@@ -51,6 +49,7 @@ from mingyue.models import (
     read_model,
 )
 from mingyue.parsing import read_json_object, take
+from mingyue.paths import utf8_name
 from mingyue.text import Tokenizer
 
 FORMAT = 1
@@ -195,12 +194,6 @@ def load_bundle(
         source_tokenizer = _read_tokenizer(folder, _SOURCE_TOKENIZER, config.source_vocab_size)
     model, notes = read_model(folder / "model.safetensors", config, device=device)
     return Bundle(model, tokenizer, training, source_tokenizer, notes)
-
-
-def load_pair_bundle(folder: Path, *, device: torch.device | str = "cpu") -> Bundle[EncoderDecoder]:
-    """Deprecated: use `load_bundle(folder, EncoderDecoder)`."""
-    warnings.warn("use load_bundle(folder, EncoderDecoder)", DeprecationWarning, stacklevel=2)
-    return load_bundle(folder, EncoderDecoder, device=device)
 
 
 def read_training(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from mingyue.api.run import train
 from mingyue.config import TrainSettings, with_effective_defaults
 from mingyue.data.demo_pairs import demo_pairs
 from mingyue.errors import DataError
-from mingyue.files import explain_os_error, path_of, write_text_atomically
+from mingyue.files import explain_os_error, write_text_atomically
+from mingyue.paths import path_of
 from mingyue.runs import RunResult
 from mingyue.training import Clock, Observer
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from mingyue.api.inspected import subject_of
 from mingyue.api.loading import check_has_checkpoint, load_either
 from mingyue.errors import SettingsError
-from mingyue.files import path_of
 from mingyue.inspection.film import FilmView, film_view
 from mingyue.inspection.frames import Frame, read_frames, take_frame
+from mingyue.paths import path_of
 from mingyue.runs.watching import read_watched
 from mingyue.training import Checkpoints, RunFolder, read_log
 

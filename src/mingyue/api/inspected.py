@@ -11,8 +11,8 @@ from mingyue.api.loading import load_either
 from mingyue.api.model import Model
 from mingyue.api.translator import Translator
 from mingyue.errors import GenerationError, SettingsError
-from mingyue.files import path_of
 from mingyue.inspection import Reading, Subject
+from mingyue.paths import path_of
 from mingyue.words import Words
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from mingyue.config import Count, EncoderDecoderConfig, TrainSettings, checked
 from mingyue.data import load_corpus, load_pairs
 from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, CheckpointError, DataError
-from mingyue.files import path_of
 from mingyue.models import DecoderOnly, EncoderDecoder, cannot_read, empty_model
+from mingyue.paths import path_of
 from mingyue.runs import pair_config, run_config
 from mingyue.runtime import Runtime, choose_runtime
 from mingyue.training import Checkpoints, RunFolder

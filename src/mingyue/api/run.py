@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mingyue.config import NonNegative, RunSettings, TrainSettings, checked
-from mingyue.files import path_of
+from mingyue.paths import path_of
 from mingyue.runs import RunResult, new_run, resumed_run
 from mingyue.training import Clock, Observer, RunFolder, changed_settings
 

@@ -11,7 +11,8 @@ from mingyue.charts import render
 from mingyue.charts.chart import Chart
 from mingyue.charts.page import Section, page, page_of_charts
 from mingyue.errors import SettingsError
-from mingyue.files import explain_os_error, path_of, write_bytes_atomically
+from mingyue.files import explain_os_error, write_bytes_atomically
+from mingyue.paths import path_of
 from mingyue.words import Language, TextTable, Words
 
 SUFFIXES = (".html", ".png", ".svg", ".json")

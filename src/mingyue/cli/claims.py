@@ -10,7 +10,7 @@ from mingyue.cli.invocation import FAULT, OK
 from mingyue.cli.screen import language_of_system, print_note, show, stdout, table, write, write_json
 from mingyue.config import Count, Workers
 from mingyue.errors import SettingsError
-from mingyue.files import path_of
+from mingyue.paths import path_of
 from mingyue.words import Language
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from mingyue.cli.screen import show, table, write, write_json
-from mingyue.files import path_of
+from mingyue.paths import path_of
 
 data = App(name="data", help_format="plaintext")
 

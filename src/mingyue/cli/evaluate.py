@@ -14,7 +14,8 @@ from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import print_note, show, stderr, table, write_json
 from mingyue.config import DataSettings, PairSettings, TranslateSettings
 from mingyue.errors import DataError, SettingsError
-from mingyue.files import check_output, explain_os_error, path_of, write_text_atomically
+from mingyue.files import explain_os_error, write_text_atomically
+from mingyue.paths import check_output, path_of
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,7 +16,7 @@ from mingyue.cli.screen import language_of_system, print_note, show, stderr, std
 from mingyue.cli.texts import collect, without_final_newline
 from mingyue.config import Workers, nearest
 from mingyue.errors import SettingsError
-from mingyue.files import check_output, path_of
+from mingyue.paths import check_output, path_of
 
 if TYPE_CHECKING:
     from rich.table import Table

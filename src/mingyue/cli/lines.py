@@ -12,7 +12,8 @@ from typing import Self
 
 from mingyue.cli.screen import print_note, write, write_json
 from mingyue.errors import DataError
-from mingyue.files import OutputFile, explain_os_error, path_of
+from mingyue.files import OutputFile, explain_os_error
+from mingyue.paths import path_of
 
 
 def in_pieces(lines: Iterable[str], size: int) -> Iterator[list[str]]:

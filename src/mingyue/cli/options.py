@@ -17,7 +17,8 @@ from mingyue import parsing
 from mingyue.cli.app import shown_default
 from mingyue.config import PairSettings, Setting, Settings, TrainSettings, meaning_of, one_budget, setting_of
 from mingyue.errors import FormatError, SettingsError
-from mingyue.files import path_of, reason_of, restore_names
+from mingyue.files import reason_of
+from mingyue.paths import path_of, restore_names
 
 _ALIASES = {"optimiser": "--optimizer"}
 _KINDS = {"both": "", "text": " Text only.", "pairs": " Pairs only."}

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mingyue.errors import DataError
-from mingyue.files import path_of, reason_of
+from mingyue.files import reason_of
+from mingyue.paths import path_of
 
 
 @dataclass(frozen=True)

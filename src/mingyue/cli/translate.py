@@ -19,7 +19,7 @@ from mingyue.cli.screen import print_note, stderr
 from mingyue.cli.texts import collect
 from mingyue.config import TranslateSettings
 from mingyue.errors import SettingsError
-from mingyue.files import check_output
+from mingyue.paths import check_output
 
 if TYPE_CHECKING:
     from mingyue.generation import Translation

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from mingyue.data.report import Progress
 from mingyue.errors import DataError
-from mingyue.files import explain_os_error, path_of
+from mingyue.files import explain_os_error
+from mingyue.paths import path_of
 
 _CHUNK = 1 << 18
 _TRIES = 3

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from mingyue.data.report import ReadReport
 from mingyue.errors import DataError
-from mingyue.files import path_of, reason_of
+from mingyue.files import reason_of
+from mingyue.paths import path_of
 
 HIDDEN = "hidden file or folder"
 RUN, MODEL, PREPARED = "run folder", "model folder", "folder of prepared data"

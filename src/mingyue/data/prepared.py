@@ -20,8 +20,9 @@ from mingyue.data.report import ReadReport
 from mingyue.data.sources import Source
 from mingyue.data.tokens import PREPARE_AGAIN, SHARD_TOKENS, TokenWriter, digests_of
 from mingyue.errors import DataError, FormatError, TokenizerError
-from mingyue.files import explain_os_error, path_of, seal_holds, sealed, write_text_atomically
+from mingyue.files import explain_os_error, seal_holds, sealed, write_text_atomically
 from mingyue.parsing import read_json_object
+from mingyue.paths import path_of
 from mingyue.text import Tokenizer
 
 TOKENIZER = "tokenizer.json"

@@ -21,7 +21,8 @@ from mingyue.data.encodings import READ_AGAIN, Opener
 from mingyue.data.folders import entries_of, files_of_folder, files_of_glob, own_folder
 from mingyue.data.report import ReadReport, readable
 from mingyue.errors import DataError, SettingsError
-from mingyue.files import explain_os_error, path_of, reason_of
+from mingyue.files import explain_os_error, reason_of
+from mingyue.paths import path_of
 
 Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "hub"]
 _KINDS: dict[str, Kind] = {

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from mingyue.files import utf8_name, write_bytes_atomically
+from mingyue.files import write_bytes_atomically
 from mingyue.inspection.attention_weights import part_weights
 from mingyue.inspection.parts import Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.parsing import as_object, parse_json
+from mingyue.paths import utf8_name
 from mingyue.training.storage import disk_errors
 
 FORMAT = 1

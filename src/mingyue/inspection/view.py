@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mingyue.charts import Chart, check_output_path, page_of_charts, write_charts, write_json
-from mingyue.files import path_of
+from mingyue.paths import path_of
 from mingyue.words import Language, TextTable, Words
 
 

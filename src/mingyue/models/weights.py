@@ -17,9 +17,10 @@ from torch import Tensor
 
 from mingyue.config import EncoderDecoderConfig
 from mingyue.errors import BundleError
-from mingyue.files import reason_of, utf8_name
+from mingyue.files import reason_of
 from mingyue.models.build import Transformer, TransformerConfig, empty_model, table_bytes
 from mingyue.models.sizes import sizes
+from mingyue.paths import utf8_name
 
 _DTYPES = {
     "F64": torch.float64,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mingyue.config import TrainSettings
-from mingyue.files import path_of
+from mingyue.paths import path_of
 from mingyue.runtime import Runtime
 from mingyue.training.threads import are_chosen
 

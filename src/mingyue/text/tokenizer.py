@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Self, SupportsIndex
 
 from mingyue.errors import TokenizerError
-from mingyue.files import path_of, reason_of, write_text_atomically
+from mingyue.files import reason_of, write_text_atomically
+from mingyue.paths import path_of
 from mingyue.text import spec as specs
 from mingyue.text.encoders import Ids, Progress, encoder_of
 from mingyue.text.normalizer import lost_by_normalizer

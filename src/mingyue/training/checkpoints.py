@@ -28,9 +28,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from mingyue.errors import CheckpointError, DivergedError, FormatError
-from mingyue.files import checksum_of, reason_of, sha256_of, share_as_folder, sync_folder, utf8_name
+from mingyue.files import checksum_of, reason_of, sha256_of, share_as_folder, sync_folder
 from mingyue.models import first_not_finite, read_weights_file
 from mingyue.parsing import read_json_object, take
+from mingyue.paths import utf8_name
 from mingyue.training.sharded_files import read_whole
 from mingyue.training.storage import TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
 

@@ -23,9 +23,11 @@ import tomli_w
 
 from mingyue.config import TrainSettings
 from mingyue.errors import CheckpointError, FormatError, SettingsError
-from mingyue.files import TEMPORARY, escape_names, restore_names, seal_holds, sealed, write_text_atomically
+from mingyue.files import TEMPORARY, seal_holds, sealed, write_text_atomically
 from mingyue.parsing import read_json_object, read_toml, take
+from mingyue.paths import escape_names, restore_names
 from mingyue.training.checkpoints import Checkpoints, DamagedCheckpointError
+from mingyue.training.locking import lock_file, unlock_file
 from mingyue.training.log import read_log
 from mingyue.training.storage import disk_errors, free_name, remove_folder, set_aside, swept
 
@@ -269,7 +271,7 @@ class RunFolder:
         with disk_errors("the lock", path):
             file = path.open("a+b")
         try:
-            _lock_file(file)
+            lock_file(file)
         except OSError:
             file.seek(0)
             holder = file.read(20).decode("ascii", "replace").strip()
@@ -307,7 +309,7 @@ class RunFolder:
         """Release the lock."""
         if self._lock is not None:
             self._lock.truncate(0)
-            _unlock_file(self._lock)
+            unlock_file(self._lock)
             self._lock.close()
             self._lock = None
 
@@ -330,25 +332,3 @@ def _sweep_beside(path: Path) -> None:
         for left in path.parent.glob("tmp-removed-*"):
             if swept(path.name).fullmatch(left.name):
                 shutil.rmtree(left, ignore_errors=True)
-
-
-if os.name == "nt":
-    import msvcrt
-
-    _BYTE = 1 << 30  # far behind the text, so that it stays readable while the lock is held
-
-    def _lock_file(file: IO[bytes]) -> None:
-        file.seek(_BYTE)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-
-    def _unlock_file(file: IO[bytes]) -> None:
-        file.seek(_BYTE)
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
-else:
-    import fcntl
-
-    def _lock_file(file: IO[bytes]) -> None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _unlock_file(file: IO[bytes]) -> None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
