@@ -40,13 +40,6 @@ NEIGHBOURS = {
     ("runtime", "config"),
     ("runtime", "files"),
 }
-    ("errors", "printable"),
-    ("config", "files"),
-    ("config", "paths"),
-    ("paths", "files"),
-    ("runtime", "config"),
-    ("runtime", "files"),
-}
 FORBIDDEN = {("training", "generation"), ("training", "scoring"), ("training", "inspection"), ("data", "models")}
 NO_TORCH_AT_TOP = (
     "__init__",

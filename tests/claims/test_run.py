@@ -127,7 +127,7 @@ def test_an_error_in_a_claim_is_its_result(monkeypatch):
 def test_claims_run_in_other_processes_and_a_failure_stops_no_other(tmp_path, monkeypatch):
     real = running.group_of
     monkeypatch.setattr(running, "group_of", lambda name: "scaling" if name == "nonsense" else real(name))
-    (tmp_path / "nonsense.json").write_text("left by an earlier run", encoding="utf-8")
+    Result("nonsense", "small", 3, 1.0, "a machine", error="left by an earlier run").save(tmp_path / "nonsense.json")
     states = []
     found = run_claims(["nonsense", "variance"], Trial("small", 3), tmp_path, workers=1, progress=states.append)
     assert [one.name for one in found] == ["nonsense", "variance"]

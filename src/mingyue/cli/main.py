@@ -41,16 +41,8 @@ _SECONDS_TO_BE_STOPPED = 10.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: those of the process); returns the exit code."""
+    ARGUMENTS.set(tuple(sys.argv[1:] if arguments is None else arguments))
     OWNS_PROCESS.set(arguments is None)
-    try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
-    except (MemoryError, SystemError):  # while an error was reported: there is no memory for more than this
-        os.write(2, b"error: there is not enough memory\n")
-        os._exit(USAGE)
-
-
-def _run(arguments: Sequence[str]) -> int:
-    ARGUMENTS.set(tuple(arguments))
     tokens, debug = _take_debug(ARGUMENTS.get())
     prepare_streams()
     try:
@@ -62,7 +54,11 @@ def _run(arguments: Sequence[str]) -> int:
         with output_errors():
             sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
-        code = _end(error, debug=debug)
+        try:
+            code = _end(error, debug=debug)
+        except (MemoryError, SystemError):  # there is no memory for more than this
+            os.write(2, b"error: there is not enough memory\n")
+            os._exit(USAGE)
     except SystemExit as error:  # raised by rich when a pipe is closed while it prints
         if isinstance(error.__context__, BrokenPipeError):
             return _leave_quietly()
