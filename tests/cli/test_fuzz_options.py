@@ -30,8 +30,8 @@ WORK = {"steps", "minutes", "epochs", "batch_tokens", "max_new_tokens", "extra_t
 SECONDS = 60
 MEMORY = 6 * 2**30  # address space of a case beyond that of this process
 
-TINY = "--depth 1 --d-model 32 --context 16 --batch-tokens 64 --threads 1 --tokenizer byte --sample-every 0"
-PAIRS = "--d-model 32 --n-layers 1 --context 16 --batch-tokens 64 --threads 1 --tokenizer char --bleu-lines 0"
+TINY = "--depth 1 --d-model 32 --context 40 --batch-tokens 64 --threads 1 --tokenizer byte --sample-every 0"
+PAIRS = "--d-model 32 --n-layers 1 --context 40 --batch-tokens 64 --threads 1 --tokenizer char --bleu-lines 0"
 
 
 @dataclass(frozen=True)
