@@ -104,7 +104,9 @@ class PairSettings(Settings):
         if self.valid_pairs and self.valid_source:
             raise ValueError("valid_source and valid_target are given, and valid_pairs too: leave one out")
         if (self.valid_source or self.valid_pairs) and not self.given:
-            raise ValueError("there are validation pairs but none to train on: give source and target, or pairs")
+            raise ValueError(
+                "valid_source or valid_pairs is given, but no pairs to train on: give source and target, or pairs"
+            )
         if self.pairs and self.source_field == self.target_field:
             raise ValueError(f"source_field and target_field are both {self.source_field!r}: a pair has two sides")
         if self.select == "bleu" and self.bleu_lines == 0:
