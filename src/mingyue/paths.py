@@ -37,7 +37,7 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):
             raise SettingsError(f"{shown}: {reason_of(error)}", advice=describe_os_error(error)[1]) from error
-    first = path.parts[0]
+    first = path.parts[0] if path.parts else ""  # of `.`
     if first.startswith("~") and len(path.parts) > 1 and not Path(first).exists():
         raise SettingsError(
             f"{shown}: there is no user {first[1:]}", advice=f"For a folder of that name, write ./{first}."

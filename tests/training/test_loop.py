@@ -236,7 +236,7 @@ def test_loss_that_is_not_a_number_stops_the_run(bench, watcher, optimiser):
 
 def test_rates_far_too_high_stop_the_run(bench):
     """T11: weights that really run away end in the error, never in a checkpoint of NaN."""
-    run = bench(steps=200, optimiser="adamw", learning_rate=1e30, clip=0.0, warmup=0.0, schedule="constant")
+    run = bench(steps=200, optimiser="adamw", learning_rate=1e20, clip=0.0, warmup=0.0, schedule="constant")
     with pytest.raises(TrainingError, match="step"):
         run.go()
     for step in Checkpoints(run.path / "checkpoints").steps():

@@ -30,7 +30,7 @@ Vocabulary = Annotated[int, Field(ge=1, le=10_000_000)]
 
 PositiveFloat = Annotated[float, Field(ge=_LEAST, le=_MOST, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0.0, le=_MOST, allow_inf_nan=False)]
-LearningRate = Annotated[float, Field(ge=_LEAST, le=1e30, allow_inf_nan=False)]
+LearningRate = Annotated[float, Field(ge=_LEAST, le=1e20, allow_inf_nan=False)]
 """Rates that are far too high are possible, and end in an error of training that says so."""
 Epsilon = Annotated[float, Field(ge=1e-30, le=1.0, allow_inf_nan=False)]
 """What is added to a divisor; well within fp32."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -16,10 +15,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mingyue.config import EncoderDecoderConfig
-from mingyue.errors import BundleError
+from mingyue.errors import BundleError, FormatError
 from mingyue.files import reason_of
 from mingyue.models.build import Transformer, TransformerConfig, empty_model, table_bytes
 from mingyue.models.sizes import sizes
+from mingyue.parsing import as_object, parse_json
 from mingyue.paths import utf8_name
 
 _DTYPES = {
@@ -94,10 +94,10 @@ class WeightsFile:
         length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
         size = os.fstat(self._file.fileno()).st_size
         try:
-            entries = json.loads(self._file.read(length))
+            entries = as_object(parse_json(self._file.read(length)))
             entries.pop("__metadata__", None)
             stored = {name: _stored(entry, _LENGTH_BYTES + length) for name, entry in entries.items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (FormatError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise SafetensorError(f"its header cannot be read: {error}") from error
         if any(one.start + one.n_bytes > size for one in stored.values()):
             raise SafetensorError("it became shorter while it was read")
