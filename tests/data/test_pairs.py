@@ -327,7 +327,7 @@ def test_a_table_without_a_header_shows_its_first_pair(records):
         ({"source": ["a"]}, ("source names 1", "target 0")),
         ({"valid_source": ["a", "b"], "valid_target": ["c"]}, ("valid_source names 2", "valid_target 1")),
         ({"source": ["a"], "target": ["b"], "pairs": ["c"]}, ("pairs too",)),
-        ({"valid_pairs": ["a"]}, ("none to train on",)),
+        ({"valid_pairs": ["a"]}, ("no pairs to train on",)),
         ({"pairs": ["a"], "source_field": "x", "target_field": "x"}, ("both 'x'",)),
     ],
 )
