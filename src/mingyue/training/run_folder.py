@@ -162,7 +162,7 @@ class RunFolder:
         if aside.is_dir() and not self.model.exists():
             aside.rename(self.model)
         shutil.rmtree(aside, ignore_errors=True)
-        for folder in (self.path, self.data, self.watch):
+        for folder in (self.path, self.data, self.watch, self.model):
             for left in folder.glob(".*.tmp"):
                 if left.is_dir() and _UNFINISHED.fullmatch(left.name):
                     shutil.rmtree(left, ignore_errors=True)
