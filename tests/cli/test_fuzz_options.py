@@ -204,9 +204,9 @@ def forked(command: Sequence[str], folder: Path) -> tuple[int, str]:
                 os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), descriptor)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in enumerate("rww"))
-            now = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-            if command[0] != "claims":  # V8, which draws their figures, reserves more than it uses
-                resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
+            # Of data, not of addresses: V8, which draws charts, reserves many more than it uses.
+            now = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_DATA, (now + MEMORY, now + MEMORY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(SECONDS)
