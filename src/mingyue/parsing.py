@@ -17,6 +17,7 @@ from mingyue.errors import FormatError
 
 MAX_BYTES = 64 * 2**20
 """Largest file; the largest tokenizer.json in use have half of it."""
+_PART = 2**16
 MAX_DEPTH = 100
 """Levels of lists and objects inside one another."""
 _LEAST, _MOST = -(2**63), 2**64 - 1
@@ -111,11 +112,13 @@ def as_record(cls: type[T], value: object) -> T:
 
 
 def _content(path: Path) -> bytes:
+    content = bytearray()
     with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise FormatError(f"larger than {MAX_BYTES // 2**20} MiB, the most that is read of such a file")
-    return content
+        while part := file.read(_PART):  # a read of MAX_BYTES would take as much memory for the smallest file
+            content += part
+            if len(content) > MAX_BYTES:
+                raise FormatError(f"larger than {MAX_BYTES // 2**20} MiB, the most that is read of such a file")
+    return bytes(content)
 
 
 def _decoded(text: str | bytes) -> str:
