@@ -20,7 +20,7 @@ import pytest
 
 from mingyue.config import TrainSettings, setting_of
 
-HUGE = "9" * 30
+HUGE = "9" * 35
 NUMBERS = ("", "-1", "0", "1e-320", "1e308", "nan", "inf", str(2**31), str(2**63 - 1), str(2**63), "9" * 5_000)
 FEW_NUMBERS = ("", "-1", "0", "1e308", "nan", "inf", str(2**63), "9" * 5_000)
 BETWEEN = "999999999"  # within many bounds, and more than any machine has
