@@ -56,13 +56,16 @@ class DivergedError(TrainingError):
 
     def advised(self, saved_step: int | None) -> DivergedError:
         """The same error with advice: resume from the last checkpoint, or (None: there is none) start again."""
-        rates = (
-            "lower rates (--learning-rate, --muon-learning-rate), a longer --warmup, a smaller --clip, or --dtype fp32"
-        )
+        rates = "lower rates (--learning-rate; with Muon --muon-learning-rate too)"
+        again = f"start again with {rates}, a longer --warmup, a smaller --clip, or --dtype fp32."
         if saved_step is None:
-            return DivergedError(self.message, advice=f"No checkpoint was saved before: start again with {rates}.")
+            return DivergedError(self.message, advice=f"No checkpoint was saved before: {again}")
         return DivergedError(
-            self.message, advice=f"The last checkpoint, of step {saved_step:,}, is finite. Resume it with {rates}."
+            self.message,
+            advice=(
+                f"The last checkpoint, of step {saved_step:,}, is finite. Resume it with {rates}. "
+                f"If its held-out loss is no better than a guess, {again}"
+            ),
         )
 
 

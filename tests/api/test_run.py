@@ -254,3 +254,41 @@ def test_a_longer_budget_killed_before_its_bundle_is_not_called_done(text_file: 
     assert mingyue.load(out).training["steps"] == 3
     with pytest.raises(TrainingError, match="nothing is left to do"):
         mingyue.resume(out)
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_names_of_files_are_texts_or_paths(tmp_path, several):
+    (tmp_path / "a.txt").write_text("The mill turns by the river.\n" * 40, encoding="utf-8")
+    source = tmp_path / "a.txt"
+    small = {"steps": 2, "depth": 1, "d_model": 32, "context": 16, "threads": 1, "sample_every": 0}
+    result = mingyue.train(sources=[source] if several else source, out=tmp_path / "run", **small)
+    assert mingyue.train(sources=str(source), out=result.folder, overwrite=True, **small).folder == result.folder
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(tmp_path):
+    """Its model is sound, and would be replaced by one of a run from the start."""
+    (tmp_path / "a.txt").write_text("The mill turns by the river.\n" * 40, encoding="utf-8")
+    small = {"depth": 1, "d_model": 32, "context": 16, "threads": 1, "sample_every": 0}
+    mingyue.train(sources=str(tmp_path / "a.txt"), out=tmp_path / "run", steps=4, **small)
+    for weights in (tmp_path / "run" / "checkpoints").glob("*/model.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-9])
+    before = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="holds no sound checkpoint"):
+            mingyue.resume(tmp_path / "run", steps=6)
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("bit", [0x01, 0x40])
+def test_damaged_tokens_are_made_again_whatever_id_they_became(tmp_path, bit):
+    """An id outside the vocabulary was an error that named no file."""
+    (tmp_path / "a.txt").write_text("The mill turns by the river.\n" * 40, encoding="utf-8")
+    small = {"depth": 1, "d_model": 32, "context": 16, "threads": 1, "sample_every": 0}
+    mingyue.train(sources=str(tmp_path / "a.txt"), out=tmp_path / "run", steps=2, **small)
+    path = tmp_path / "run" / "data" / "train-00000.tokens"
+    content = bytearray(path.read_bytes())
+    for at in (300, 301):
+        content[at] ^= bit
+    path.write_bytes(bytes(content))
+    mingyue.resume(tmp_path / "run", steps=3)
+    assert path.read_bytes() != bytes(content)

@@ -67,6 +67,12 @@ def test_a_loss_that_grows_again_is_overfitting_and_says_both_numbers(tmp_path: 
     assert "1.700" in outcome.sentences[1]
 
 
+def test_a_loss_that_grows_again_is_overfitting_beside_letter_counts_too(tmp_path: Path) -> None:
+    outcome = verdict(tmp_path, 3.2, [3.2, 3.5, 4.7])
+    assert outcome.verdict == "overfitting"
+    assert "does not beat a unigram" in outcome.sentences[0] and "Train longer" not in " ".join(outcome.sentences)
+
+
 def test_the_noise_of_an_evaluation_is_not_overfitting(tmp_path: Path) -> None:
     assert verdict(tmp_path, 1.5, [2.0, 1.5, 1.51]).verdict == "learning"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from mingyue.config import NonNegative, RunSettings, TrainSettings, checked
@@ -9,18 +10,24 @@ from mingyue.paths import path_of
 from mingyue.runs import RunResult, new_run, resumed_run
 from mingyue.training import Clock, Observer, RunFolder, changed_settings
 
+_SEVERAL = ("sources", "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs")
+"""Settings that are lists of names."""
+
 
 def train(
     settings: TrainSettings | None = None, *, observer: Observer | None = None, waited: float = 0.0, **given: object
 ) -> RunResult:
     """Train a model. `given` are fields of `TrainSettings` by name, of any group; they override `settings`.
 
+    Where a setting is a name of a file or folder, a `Path` is one too; a single name stands for a list of one.
+
     `observer` receives the events of the run; `waited` are seconds that the user has already waited (a budget in
     minutes includes them). Under torchrun every process calls this with the same arguments and has the same result;
     only the observer of rank 0 is used. Raises `MingyueError` of every kind; what was saved before stays intact.
     """
     clock = Clock(checked("waited", waited, NonNegative))
-    with new_run((settings or TrainSettings()).with_flat(**given), observer, clock) as run:
+    named = {name: _names(name, value) for name, value in given.items()}
+    with new_run((settings or TrainSettings()).with_flat(**named), observer, clock) as run:
         return run.train()
 
 
@@ -45,3 +52,12 @@ def resume(
 def processes_of_run(folder: str | Path, changes: dict[str, object]) -> RunSettings:
     """The settings of a run's processes in its run.toml, after `changes`. Raises `MingyueError` without a run."""
     return changed_settings(RunFolder.open(path_of(folder)).read_settings(), changes).run
+
+
+def _names(setting: str, value: object) -> object:
+    """`value` with each path in it as text; a single path or text as a list, where the setting takes several."""
+    if setting in _SEVERAL and isinstance(value, str | os.PathLike):
+        return [os.fspath(value)]
+    if isinstance(value, list | tuple):
+        return [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

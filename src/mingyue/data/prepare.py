@@ -103,6 +103,7 @@ def load_corpus(folder: Path) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
         counts = as_record(_Counts, manifest["counts"])
         report = ReadReport.from_dict(manifest["report"])
         unseen = from_ranges(manifest["unseen"]) if "unseen" in manifest else None
+    digest = check_digests(folder, manifest.get("digests", {}))  # before an id is read: a damaged one may be any number
     parts = {
         part: TokenView(TokenShards(paths, fingerprint=tokenizer.fingerprint), tokenizer.bos_id)
         for part, paths in files.items()
@@ -113,7 +114,7 @@ def load_corpus(folder: Path) -> tuple[Tokenizer, TokenCorpus, ReadReport]:
     corpus = TokenCorpus(
         unseen=unseen,
         begin_id=begin_id(tokenizer, train.read(0, min(len(train), _BEGINNING))),
-        digest=check_digests(folder, manifest.get("digests", {})),
+        digest=digest,
         train=train,
         held_out=parts["held_out"],
         vocab_size=tokenizer.vocab_size,

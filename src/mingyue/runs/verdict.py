@@ -57,6 +57,8 @@ def judge(
         return found
     if simple.unigram is not None and loss >= simple.unigram:
         reason = f"Held-out loss {loss:.3f} does not beat a unigram model ({simple.unigram:.3f})."
+        if found.verdict == "overfitting":
+            return replace(found, sentences=(reason, *found.sentences[1:]))
         return Outcome("not learning", (reason, "Train longer, or on more text."))
     return replace(found, sentences=(_against_bigram(loss, simple), *found.sentences[1:]))
 

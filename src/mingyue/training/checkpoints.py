@@ -33,7 +33,7 @@ from mingyue.models import first_not_finite, read_weights_file
 from mingyue.parsing import read_json_object, take
 from mingyue.paths import utf8_name
 from mingyue.training.sharded_files import read_whole
-from mingyue.training.storage import TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
+from mingyue.training.storage import SET_ASIDE, TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
 
 FORMAT = 1
 _MODEL, _OPTIMISER, _STATE = "model.safetensors", "optimiser.safetensors", "state.json"
@@ -216,7 +216,14 @@ class Checkpoints:
 
     def _none_sound(self, notes: list[str]) -> CheckpointError:
         message = f"{self.folder} holds no sound checkpoint"
-        return CheckpointError("\n".join([message, *notes]), advice="Start the run again with `mingyue train`.")
+        return CheckpointError(
+            "\n".join([message, *notes]), advice="Start it again with `mingyue train` and --overwrite."
+        )
+
+    def check_none_was_damaged(self) -> None:
+        """Raise `CheckpointError` if checkpoints were set aside: a run that began again would replace its model."""
+        if aside := sorted(path.name for path in self.folder.glob(f"{SET_ASIDE}*")):
+            raise self._none_sound([f"{name} was damaged and set aside." for name in aside])
 
     def sweep(self) -> list[str]:
         """Remove the remains of an interrupted save or removal; returns their names."""

@@ -25,7 +25,7 @@ from typing import Any, TextIO
 from mingyue.errors import FormatError, MissingExtraError
 from mingyue.files import write_bytes_atomically
 from mingyue.parsing import as_object, parse_json, take
-from mingyue.training.storage import disk_errors, free_name
+from mingyue.training.storage import SET_ASIDE, disk_errors, free_name
 
 _TYPES: dict[str, type] = {"event": str, "step": int, "tokens": int, "seconds": float}
 _TYPES_OF: dict[str, dict[str, type]] = {
@@ -66,7 +66,7 @@ class MetricsLog:
         sound = [line for line in lines if _event(line) is not None]
         if len(sound) == len(lines):
             return None
-        aside = free_name(self.path.with_name(f"damaged-{self.path.name}"))
+        aside = free_name(self.path.with_name(f"{SET_ASIDE}{self.path.name}"))
         with disk_errors("the log", aside):
             write_bytes_atomically(aside, content)
             write_bytes_atomically(self.path, b"".join(sound))

@@ -54,6 +54,7 @@ def _find(
     if checkpoints.sweep():
         tell("Files of an interrupted save were removed.")
     if not checkpoints.steps():
+        checkpoints.check_none_was_damaged()
         tell("There is no checkpoint yet: the run starts from the beginning.")
         return None, []
     found, notes = checkpoints.load_latest()

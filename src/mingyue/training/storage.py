@@ -16,6 +16,7 @@ from mingyue.errors import CheckpointError
 from mingyue.files import explain_os_error, sync_folder
 
 TEMPORARY = "tmp-"
+SET_ASIDE = "damaged-"
 """Prefix of the names of unfinished and of half-removed folders, which a resume removes."""
 
 
@@ -43,7 +44,7 @@ def free_name(path: Path) -> Path:
 
 def set_aside(path: Path) -> Path:
     """Rename a damaged file or folder, so that it is not read again; returns the new path."""
-    aside = free_name(path.with_name(f"damaged-{path.name}"))
+    aside = free_name(path.with_name(f"{SET_ASIDE}{path.name}"))
     with disk_errors("the new name of what is damaged", aside):
         path.rename(aside)
         sync_folder(path.parent)
