@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from mingyue.config import NonNegative, RunSettings, TrainSettings, checked
@@ -56,8 +56,9 @@ def processes_of_run(folder: str | Path, changes: dict[str, object]) -> RunSetti
 
 def _names(setting: str, value: object) -> object:
     """`value` with each path in it as text; a single path or text as a list, where the setting takes several."""
-    if setting in _SEVERAL and isinstance(value, str | os.PathLike):
-        return [os.fspath(value)]
-    if isinstance(value, list | tuple):
-        return [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(value, Path):
+        value = str(value)
+    if setting not in _SEVERAL:
+        return value
+    several = [value] if isinstance(value, str) else value
+    return [str(one) if isinstance(one, Path) else one for one in several] if isinstance(several, Iterable) else several

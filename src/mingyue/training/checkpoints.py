@@ -216,9 +216,8 @@ class Checkpoints:
 
     def _none_sound(self, notes: list[str]) -> CheckpointError:
         message = f"{self.folder} holds no sound checkpoint"
-        return CheckpointError(
-            "\n".join([message, *notes]), advice="Start it again with `mingyue train` and --overwrite."
-        )
+        advice = "Start the run again with `mingyue train` and --overwrite."
+        return CheckpointError("\n".join([message, *notes]), advice=advice)
 
     def check_none_was_damaged(self) -> None:
         """Raise `CheckpointError` if checkpoints were set aside: a run that began again would replace its model."""
