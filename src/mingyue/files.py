@@ -219,7 +219,8 @@ def explain_os_error(what: str, path: Path, error: OSError) -> tuple[str, str]:
             "Earlier files are unchanged. Free some space, or choose another folder with --out.",
         )
     if error.errno in _REFUSED:
-        return (f"{what} could not be written to {path}: {reason_of(error)}", "Choose another folder with --out.")
+        advice = "Change its permissions, or choose another folder."
+        return (f"{what} could not be written to {path}: {reason_of(error)}", advice)
     return (f"{what} could not be written to {path}: {reason_of(error)}", "Earlier files are unchanged.")
 
 

@@ -62,6 +62,15 @@ def test_an_uncertain_encoding_is_an_error_with_file_line_byte_and_flag(read, wr
     assert "--encoding gb18030" in message
 
 
+@pytest.mark.parametrize("bad", [b"\xff\xfe bad ", b"\xed\xa0\x80 bad "])
+def test_a_few_wrong_bytes_in_ascii_are_damage_and_no_other_encoding(read, write, bad):
+    """D4: cp932 was offered, in which they are characters of private use."""
+    lines = b"Hello world, this is a text with some lines.\nAnd another one here.\n" * 40
+    with pytest.raises(DataError, match="though the text around it is") as error:
+        read(write("a.txt", lines + bad + lines))
+    assert "Repair the file" in str(error.value) and "cp932" not in str(error.value)
+
+
 def test_few_letters_of_latin_1_are_asked_about_and_cp1252_is_named_first(read, write):
     """D4: single-byte encodings differ in few letters; a wrong one would go unseen."""
     path = write("a.txt", "\ndéjà".encode("latin-1"))

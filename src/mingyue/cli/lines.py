@@ -139,4 +139,4 @@ class LineFile:
             yield
         except OSError as error:
             message, _ = explain_os_error("the lines", self._path, error)
-            raise DataError(message, advice="Free disk space, or choose another file with --output.") from error
+            raise DataError(message, advice="Choose another file, or free space if the disk is full.") from error

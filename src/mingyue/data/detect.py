@@ -21,7 +21,7 @@ def plausible(sample: bytes) -> tuple[list[str], bool]:
     latin = plausible_latin(sample)
     if latin is not None and latin.certain:
         return latin.names, True
-    found = _guesses(sample, None)
+    found = [name for name in _guesses(sample, None) if _is_clean(sample.decode(name, "ignore"))]
     trusted = [name for name in found if name in _TRUSTED]
     if len(found) == 1 and trusted and sum(byte > 127 for byte in sample) >= _EVIDENCE:
         return trusted, True

@@ -204,13 +204,13 @@ class _Finding:
     def _judged(self, fault: _Fault, sample: bytes, at: int) -> Encoding:
         """The encoding of bytes that are not UTF-8; the first that is not is number `at` of the sample."""
         message = f"{self._at(fault)} is not UTF-8"
-        if detect.is_damaged_utf8(sample):
+        names, certain = detect.plausible(sample)
+        if detect.is_damaged_utf8(sample) or (not names and detect.mostly_fits(sample)):
             if self.skip_bad:
                 return self.checked(Encoding("utf-8", _DAMAGED))
             skipping = ", or leave out the documents that cannot be read with --skip-bad"
             advice = f"Repair the file{skipping if self.offers_skipping else ''}."
             raise UndecodableError(f"{message}, though the text around it is", advice=advice)
-        names, certain = detect.plausible(sample)
         if certain and _scan(self.open_bytes, names[0], keep_nul=self.keep_nul) is None:
             return Encoding(names[0], f"{names[0]} (detected)", evidence=_evidence(sample, at, fault.line, names[0]))
         if not names and detect.looks_binary(sample):
