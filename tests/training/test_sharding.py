@@ -67,7 +67,8 @@ def steps(config, micro_batches, *, ranks=None, n_steps=5, optimiser="adamw", la
             model.input_table[unseen] = model.input_table[unseen[0]].clone()
     elif unseen:
         with torch.no_grad():
-            set_rows(model.input_table, unseen, sum_of_rows(model.input_table, unseen[:1]))
+            rows = torch.tensor(unseen)
+            set_rows(model.input_table, rows, sum_of_rows(model.input_table, rows[:1]))
     stepper = Stepper.of(
         model,
         Optimisers(model, settings.optimiser, Rates(0.01, 0.02), ranks=ranks),

@@ -76,9 +76,9 @@ class GradientSum:
         """This rank's part of each gradient: all of it."""
         return list(gradients)
 
-    def share_rows(self, gradient: Tensor, rows: Sequence[int]) -> None:
+    def share_rows(self, gradient: Tensor, rows_R: Tensor) -> None:
         """Replace these rows of a gradient by their mean, in place."""
-        gradient[list(rows)] = gradient[list(rows)].mean(dim=0)
+        gradient[rows_R] = gradient[rows_R].mean(dim=0)
 
     def _on_gradient(self, weight: Tensor) -> None:
         if not self._in_last_pass:

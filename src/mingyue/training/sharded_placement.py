@@ -57,7 +57,8 @@ class ShardedPlacement(Placement):
     def equalise_rows(self, rows: Sequence[int]) -> None:
         """Set these rows of the input table to the first of them. Every rank has to call this."""
         table = as_shards(self.model.input_table)
-        set_rows(table, rows, sum_of_rows(table, rows[:1]))
+        rows_R = torch.tensor(rows, device=table.device)
+        set_rows(table, rows_R, sum_of_rows(table, rows_R[:1]))
 
     def gather_weights(self) -> None:
         """Fill `whole` with the current weights, on the CPU of rank 0. Every rank has to call this."""

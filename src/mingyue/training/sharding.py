@@ -93,16 +93,16 @@ def as_shards(tensor: Tensor) -> DTensor:
     return tensor
 
 
-def sum_of_rows(tensor: DTensor, rows: Sequence[int]) -> Tensor:
+def sum_of_rows(tensor: DTensor, rows_R: Tensor) -> Tensor:
     """The sum of these rows, which any ranks may hold. Every rank has to call this."""
-    total = tensor.to_local()[_own_rows(tensor, rows)].sum(dim=0)
+    total = tensor.to_local()[_own_rows(tensor, rows_R)].sum(dim=0)
     dist.all_reduce(total)
     return total
 
 
-def set_rows(tensor: DTensor, rows: Sequence[int], row: Tensor) -> None:
+def set_rows(tensor: DTensor, rows_R: Tensor, row: Tensor) -> None:
     """Set those of these rows that this rank holds."""
-    tensor.to_local()[_own_rows(tensor, rows)] = row
+    tensor.to_local()[_own_rows(tensor, rows_R)] = row
 
 
 class ShardedGradients:
@@ -140,10 +140,10 @@ class ShardedGradients:
         """This rank's part of each gradient, a view."""
         return [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
 
-    def share_rows(self, gradient: Tensor, rows: Sequence[int]) -> None:
+    def share_rows(self, gradient: Tensor, rows_R: Tensor) -> None:
         """Replace these rows of a gradient by their mean over all ranks, in place."""
         shards = as_shards(gradient)
-        set_rows(shards, rows, sum_of_rows(shards, rows) / len(rows))
+        set_rows(shards, rows_R, sum_of_rows(shards, rows_R) / len(rows_R))
 
     def _set_last(self, last: bool) -> None:
         self._model.set_requires_gradient_sync(last)
@@ -198,9 +198,9 @@ def _empty_batch(model: Transformer) -> AnyBatch:
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 
-def _own_rows(tensor: DTensor, rows: Sequence[int]) -> list[int]:
+def _own_rows(tensor: DTensor, rows_R: Tensor) -> Tensor:
     start, end = row_range(tensor.shape[0], tensor.device_mesh.get_local_rank(), tensor.device_mesh.size())
-    return [row - start for row in rows if start <= row < end]
+    return rows_R[(rows_R >= start) & (rows_R < end)] - start
 
 
 def _divide(model: Transformer, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:

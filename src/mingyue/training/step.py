@@ -74,9 +74,9 @@ class Stepper:
         stop: StopRequests | None = None,
     ) -> None:
         self.model = model
-        self._unseen = list(unseen)
+        self._unseen_R = torch.tensor(unseen, dtype=torch.long, device=runtime.device)
         self._is_unseen_V = torch.zeros(model.config.vocab_size, dtype=torch.bool)  # on the CPU, as batches are
-        self._is_unseen_V[self._unseen] = True
+        self._is_unseen_V[list(unseen)] = True
         self.optimisers = optimisers
         self.runtime = runtime
         self.seed = seed
@@ -131,9 +131,9 @@ class Stepper:
         nats, tokens = self.backward(step, micro_batches)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimisers)  # type: ignore[arg-type]  # before the norm is taken, so before clipping
-        if self._unseen and (gradient := self.model.input_table.grad) is not None:
+        if len(self._unseen_R) and (gradient := self.model.input_table.grad) is not None:
             # Rows that start equal stay equal: one vector for all unseen tokens, since each alone is too rare.
-            self._gradients.share_rows(gradient, self._unseen)
+            self._gradients.share_rows(gradient, self._unseen_R)
         norm = self._gradients.norm(self._existing_gradients())
         if self.ranks.size > 1:
             nats = self.ranks.add(nats.double())
@@ -184,7 +184,7 @@ class Stepper:
 
         None if there are none. A decoder's input has none: those of pairs are in the source.
         """
-        if not self._unseen or isinstance(batch, PairBatch):
+        if not len(self._unseen_R) or isinstance(batch, PairBatch):
             return None
         after_unseen_BT = self._is_unseen_V[batch.inputs_BT] & (batch.targets_BT != IGNORE)
         rows = after_unseen_BT.flatten().nonzero().squeeze(1).to(x_NM.device)
