@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from mingyue.words import Words
+
 # Control characters but line ends and tabs, controls of the direction of text, line and paragraph separators, lone
 # surrogates, and the two characters that XML does not allow.
 _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
@@ -14,7 +16,10 @@ def printable(text: str) -> str:
     r"""`text` with a symbol for each control character (␇) and an escape for others that cannot be shown (`\u202e`).
 
     Line ends and tabs are kept. A byte of a file name that is not UTF-8, a lone surrogate in Python, becomes `\xe9`.
+    A text in two languages stays one.
     """
+    if isinstance(text, Words):
+        return text.mapped(printable)
     return _UNSHOWABLE.sub(_shown, text)
 
 

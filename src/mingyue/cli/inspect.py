@@ -5,18 +5,19 @@ from __future__ import annotations
 import inspect as signatures
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
 from mingyue.cli.invocation import ARGUMENTS
 from mingyue.cli.live import Live
 from mingyue.cli.main import main
-from mingyue.cli.screen import language_of_system, print_note, show, stderr, stdout, table, write, write_json
+from mingyue.cli.screen import print_note, show, stderr, stdout, table, write, write_json
 from mingyue.cli.texts import collect, without_final_newline
 from mingyue.config import Workers, nearest
 from mingyue.errors import SettingsError
 from mingyue.paths import check_output, path_of
+from mingyue.words import interface_language
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,7 +50,6 @@ _ENDINGS = (".html", ".png", ".svg", ".json")
 _MODEL = "Run folder or model folder."
 _OUT = "File to write: .html (one offline page), .png, .svg or .json."
 _PAGE = "File to write, .html. [default: named after the model]"
-_LANGUAGE = "Language of titles and sentences. [default: from the system's locale]"
 _JSON = "Print the arrays by name as JSON instead of tables."
 _DEVICE = "cpu, cuda or mps. [default: best available]"
 _THREADS = "CPU threads. [default: all cores this process may use]"
@@ -88,7 +88,6 @@ def __getattr__(name: str) -> Callable[..., None]:
             ),
             *options,
             _keyword("out", str | None, _PAGE if command.make is None else _OUT),
-            _keyword("language", Literal["en", "zh"] | None, _LANGUAGE),
             _keyword("json", bool, _JSON, default=False, show=command.make is not None),
             _keyword("device", str | None, _DEVICE),
             _keyword("threads", Workers | None, _THREADS),
@@ -154,7 +153,7 @@ def _inspect(view: str, command: Command, model: str, given: Mapping[str, Any]) 
     _check_out(view, command, out, [*files, model, *(text for text in texts if text == "-")])
     read = [without_final_newline(one).text for one in collect(texts, files)]
     _check_texts(view, command, read, given)
-    words: Language = given.get("language") or language_of_system()
+    words: Language = interface_language()
 
     from mingyue import api
 
@@ -214,7 +213,7 @@ def _refuse_unused(view: str, command: Command, given: Mapping[str, Any]) -> Non
     """Raise `SettingsError` for an option of other views: what is asked for is never ignored."""
     from mingyue.api.inspect import view_command
 
-    own = {option.name for option in command.options} | {"out", "language", "device", "threads"}
+    own = {option.name for option in command.options} | {"out", "device", "threads"}
     own |= {"json"} if command.make is not None else set()
     for name in given:
         if name not in own:

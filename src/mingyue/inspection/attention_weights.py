@@ -15,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mingyue.errors import NothingToShowError
 from mingyue.inspection.capture import capture
 from mingyue.inspection.parts import AttentionPart, Part
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.words import NothingToShowError, Words
+from mingyue.words import Words
 
 MOST_CELLS_KEPT = 1 << 24
 """Weights of one part, all layers and heads together; beyond that blocks of tokens are kept."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from mingyue.charts import BarChart, Chart
 from mingyue.config import Positive
-from mingyue.errors import SettingsError
+from mingyue.errors import NothingToShowError, SettingsError
 from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.command import STEP, Command, Option
 from mingyue.inspection.labels import decimals
@@ -19,7 +19,7 @@ from mingyue.inspection.tokens import token_label, token_string
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
 from mingyue.text import Tokenizer
-from mingyue.words import Language, NothingToShowError, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 _INPUT = Words("input table (embedding)", "输入表（嵌入）")
 _OUTPUT = Words("output table (predictions)", "输出表（用于预测）")

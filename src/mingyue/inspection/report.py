@@ -22,7 +22,7 @@ from mingyue.inspection.trace import trace_view
 from mingyue.inspection.vectors import vectors_view
 from mingyue.inspection.view import View
 from mingyue.models import sizes
-from mingyue.words import Language, NothingToShowError, TextTable, Words, check_language
+from mingyue.words import Language, TextTable, Words, check_language
 
 _Part = Chart | TextTable | str
 _Parts = dict[Language, list[_Part]]
@@ -163,9 +163,9 @@ def _section(anchor: str, look: Callable[[], _Parts], notes: list[Words]) -> Sec
     try:
         found = look()
     except GenerationError as error:
-        why = Words(error.message, f"这一节没有结果（{error.message}）")
-        if isinstance(error, NothingToShowError):
-            why = error.words
+        why = error.message
+        if not isinstance(why, Words):
+            why = Words(why, f"这一节没有结果（{why}）")
         why = Words(f"{why.en[:1].upper()}{why.en[1:]}.", f"{why.zh}。")
         notes.append(Words(f"The section {title.en!r} has no figures. {why.en}", f"“{title.zh}”一节没有图。{why.zh}"))
         return Section(title, {language: [why.of(language)] for language in LANGUAGES}, anchor)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mingyue.errors import GenerationError
+from mingyue.errors import GenerationError, NothingToShowError
 from mingyue.inspection.arrays import Floats, Ints, to_numpy
 from mingyue.inspection.capture import capture
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.taps import stream_taps
 from mingyue.inspection.tokens import Occurrence, decoded, occurrences
 from mingyue.models import EncoderDecoder
-from mingyue.words import NothingToShowError, Words
+from mingyue.words import Words
 
 MOST_TEXTS = 64
 MOST_OCCURRENCES = 32
