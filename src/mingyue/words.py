@@ -56,6 +56,13 @@ class Words(str):
         """The text with `change` applied to it in each language."""
         return Words(change(str(self)), lambda: change(self.zh))
 
+    def __add__(self, other: str) -> Words:
+        """Two texts one after the other, in each language."""
+        return Words(str(self) + str(other), lambda: self.zh + in_language(other, "zh"))
+
+    def __radd__(self, other: str) -> Words:
+        return Words(other + str(self), lambda: in_language(other, "zh") + self.zh)
+
     def __reduce__(self) -> tuple[type[Words], tuple[str, str]]:
         return Words, (self.en, self.zh)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts.help import DefaultFormatter
 from rich.text import Text
 
+from mingyue.cli.wrapping import Wrapped
 from mingyue.words import dictionary, interface_language, tr
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class HelpPage(DefaultFormatter):
     def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:  # noqa: ANN401
         """Print what the command does."""
         if interface_language() == "zh":
-            description = _text(description)
+            described = _text(description)
+            description = Wrapped(described) if isinstance(described, Text) else described
         super().render_description(console, options, description)
 
 
@@ -71,8 +73,15 @@ def _paragraph(text: str, look_up: Callable[[str], str | None]) -> str:
 
 
 def _entry(entry: HelpEntry) -> HelpEntry:
-    default = localized_help(entry.default) if " " in (entry.default or "") else entry.default
-    return entry.copy(description=_text(entry.description), default=default)
+    """An entry with its text, and what the parser would add to it, in Chinese; the asterisk of a required one stays."""
+    default = entry.default
+    if default is not None and " " in default:
+        default = localized_help(default)
+    added = [tr("[choices: {choices}]", choices=", ".join(entry.choices)).zh] if entry.choices else []
+    added += [] if default is None else [tr("[default: {default}]", default=default).zh]
+    added += [tr("[required]").zh] if entry.required and entry.metavar is not None else []
+    text = Text.assemble(_text(entry.description) or "", *((f" {one}", "cyclopts.default") for one in added))
+    return entry.copy(description=Wrapped(text), default=None, choices=None, required=False)
 
 
 def _text(description: Any) -> Any:  # noqa: ANN401
