@@ -14,7 +14,7 @@ import pytest
 import mingyue
 
 SOURCE = Path(mingyue.__file__).parent
-MOST_LINES = 350
+MOST_LINES = 380
 
 # A package imports only packages of lower layers; packages of one layer are independent, except for NEIGHBOURS.
 LAYERS = (

@@ -7,7 +7,7 @@ without a traceback and exits with code 2; Python callers catch `MingyueError` o
 from __future__ import annotations
 
 from mingyue.printable import printable
-from mingyue.words import Words, in_language
+from mingyue.words import Words, in_language, tr
 
 
 class MingyueError(Exception):
@@ -64,15 +64,20 @@ class DivergedError(TrainingError):
 
     def advised(self, saved_step: int | None) -> DivergedError:
         """The same error with advice: resume from the last checkpoint, or (None: there is none) start again."""
-        rates = "lower rates (--learning-rate; with Muon --muon-learning-rate too)"
-        again = f"start again with {rates}, a longer --warmup, a smaller --clip, or --dtype fp32."
+        rates = tr("lower rates (--learning-rate; with Muon --muon-learning-rate too)")
+        again = tr("start again with {rates}, a longer --warmup, a smaller --clip, or --dtype fp32.", rates)
         if saved_step is None:
-            return DivergedError(self.message, advice=f"No checkpoint was saved before: {again}")
+            return DivergedError(self.message, advice=tr("No checkpoint was saved before: {again}", again))
         return DivergedError(
             self.message,
             advice=(
-                f"The last checkpoint, of step {saved_step:,}, is finite. Resume it with {rates}. "
-                f"If its held-out loss is no better than a guess, {again}"
+                tr(
+                    "The last checkpoint, of step {saved_step:,}, is finite. Resume it with {rates}. If "
+                    "its held-out loss is no better than a guess, {again}",
+                    saved_step,
+                    rates,
+                    again,
+                )
             ),
         )
 

@@ -1,6 +1,6 @@
 """Text in English and Chinese, the language of the interface, and tables of text for terminals and pages.
 
-`tr("{n} files", n=3)` makes a text of both languages. The English is in the code; its Chinese is in `words.zh.toml`,
+`tr("{n} files", 3)` makes a text of both languages. The English is in the code; its Chinese is in `words.zh.toml`,
 the one dictionary of all messages, help texts, titles and labels (`python docs/write_words.py` finds what it lacks).
 """
 
@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from string import Formatter
 from typing import Any, Literal, Self, get_args
 
 Language = Literal["en", "zh"]
@@ -67,12 +68,13 @@ class Words(str):
         return Words, (self.en, self.zh)
 
 
-def tr(text: str, /, **values: object) -> Words:
-    """A text of both languages. With `values`, `{name}` in it is filled as by `str.format`; without, it is left alone.
+def tr(text: str, /, *values: object) -> Words:
+    """A text of both languages, its `{names}` filled with `values` in the order in which they first occur.
 
-    A value that is itself in both languages (another `Words`, an error) is filled in in the language that is asked for.
+    Format specs are those of `str.format`. Without `values` the text is taken as it is. A value that is itself in both
+    languages (another `Words`, an error) is filled in in the language that is asked for.
     """
-    filling = {name: _held(value) for name, value in values.items()}
+    filling = dict(zip(_names(text), map(_held, values), strict=True)) if values else {}
     return Words(_filled(text, filling, "en"), lambda: _filled(dictionary().get(text, text), filling, "zh"))
 
 
@@ -84,6 +86,16 @@ def listed(parts: Sequence[str]) -> Words:
 def joined(parts: Sequence[str], *, en: str = " ", zh: str = "") -> Words:
     """Sentences one after another, with what stands between two of them in each language."""
     return Words(en.join(parts), lambda: zh.join(in_language(part, "zh") for part in parts))
+
+
+def stacked(lines: Sequence[str]) -> Words:
+    """Lines one below another."""
+    return joined(lines, en="\n", zh="\n")
+
+
+def stored(text: str) -> Words:
+    """A text that was kept in a file, in English: its Chinese is looked up, where it is a text without values."""
+    return Words(text, lambda: dictionary().get(text, text))
 
 
 def in_language(text: str, language: Language) -> str:
@@ -119,6 +131,11 @@ def dictionary() -> Mapping[str, str]:
     with _DICTIONARY.open("rb") as file:
         # An empty translation is one that is still to be written.
         return {en: zh for section in tomllib.load(file).values() for en, zh in section.items() if zh}
+
+
+@cache
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for _, name, _, _ in Formatter().parse(text) if name is not None))
 
 
 def _held(value: object) -> object:

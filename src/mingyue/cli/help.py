@@ -77,8 +77,8 @@ def _entry(entry: HelpEntry) -> HelpEntry:
     default = entry.default
     if default is not None and " " in default:
         default = localized_help(default)
-    added = [tr("[choices: {choices}]", choices=", ".join(entry.choices)).zh] if entry.choices else []
-    added += [] if default is None else [tr("[default: {default}]", default=default).zh]
+    added = [tr("[choices: {choices}]", ", ".join(entry.choices)).zh] if entry.choices else []
+    added += [] if default is None else [tr("[default: {default}]", default).zh]
     added += [tr("[required]").zh] if entry.required and entry.metavar is not None else []
     text = Text.assemble(_text(entry.description) or "", *((f" {one}", "cyclopts.default") for one in added))
     return entry.copy(description=Wrapped(text), default=None, choices=None, required=False)

@@ -24,12 +24,13 @@ _UNIT = re.compile(
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The lines of `text` in `width` columns; a word that is wider by itself is cut. Line breaks of the text are kept."""
+    """The lines of `text` in `width` columns; only a word that is wider by itself is cut. Its line breaks are kept."""
     return [line for paragraph in text.split("\n") for line in _filled(paragraph, max(1, width))]
 
 
 def _filled(text: str, width: int) -> list[str]:
-    lines, line = [], ""
+    lines: list[str] = []
+    line = ""
     for unit in _UNIT.findall(text):
         if cell_len(line + unit.rstrip()) > width and line.strip():
             lines.append(line.rstrip())
@@ -59,4 +60,6 @@ class Wrapped:
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         units = _UNIT.findall(self.text.plain)
         longest = max(map(cell_len, self.text.plain.split("\n")))
-        return Measurement(min(max(map(cell_len, units), default=0), options.max_width), min(longest, options.max_width))
+        return Measurement(
+            min(max(map(cell_len, units), default=0), options.max_width), min(longest, options.max_width)
+        )
