@@ -1,7 +1,7 @@
 """Bring the dictionary `src/mingyue/words.zh.toml` up to date: `python docs/write_words.py`.
 
-Every text of `tr("…")` in the source and every text of the help pages is a key of the dictionary. New texts are added
-with an empty translation, to be filled in; texts that nothing uses any more are removed. Exits with 1 while
+Its keys are every text of `tr("…")` in the source, of the help pages, and of the reference of settings. New texts are
+added with an empty translation, to be filled in; texts that nothing uses any more are removed. Exits with 1 while
 translations are missing. `--check` changes nothing.
 """
 
@@ -20,6 +20,7 @@ from rich.console import Console
 import mingyue
 from mingyue.cli import help as help_pages
 from mingyue.cli.app import app
+from mingyue.config.reference import reference
 from mingyue.words import CHOSEN_LANGUAGE
 
 SOURCE = Path(mingyue.__file__).parent
@@ -42,7 +43,7 @@ def texts_of_source() -> dict[str, str]:
 
 
 def texts_of_help() -> list[str]:
-    """Every text of the help pages."""
+    """Every text of the help pages and of the reference of settings."""
     found: dict[str, None] = {}
 
     class Recorder(dict[str, str]):
@@ -56,6 +57,7 @@ def texts_of_help() -> list[str]:
     try:
         for command in commands():
             app.help_print(command, console=Console(file=StringIO(), width=200))
+        reference("zh", help_pages.localized_help)
     finally:
         help_pages.dictionary = before
         CHOSEN_LANGUAGE.reset(language)

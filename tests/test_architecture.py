@@ -315,10 +315,12 @@ def test_every_module_says_what_it_is_for():
 
 
 def test_the_settings_reference_is_the_one_that_the_code_gives():
+    from mingyue.cli.help import localized_help
     from mingyue.config.reference import reference
 
-    page = SOURCE.parents[1] / "docs" / "settings.md"
-    assert page.read_text(encoding="utf-8") == reference(), "run `make docs`"
+    docs = SOURCE.parents[1] / "docs"
+    assert (docs / "settings.md").read_text(encoding="utf-8") == reference(), "run `make docs`"
+    assert (docs / "settings.zh.md").read_text(encoding="utf-8") == reference("zh", localized_help), "run `make docs`"
 
 
 def test_the_register_lists_exactly_the_ids_of_the_tests():

@@ -41,7 +41,9 @@ def test_a_text_is_its_english_and_knows_its_chinese(monkeypatch):
 
 
 def test_a_value_in_both_languages_is_filled_in_in_each(monkeypatch):
-    monkeypatch.setattr(words, "dictionary", lambda: {"no {what}": "没有{what}", "file": "文件", "{a}: {b}": "{a}：{b}"})
+    monkeypatch.setattr(
+        words, "dictionary", lambda: {"no {what}": "没有{what}", "file": "文件", "{a}: {b}": "{a}：{b}"}
+    )
     error = DataError(tr("no {what}", tr("file")))
     assert tr("{a}: {b}", "x", error.message).of("zh") == "x：没有文件"
     assert tr("{a}: {b}", "x", error).of("zh") == "x：没有文件" and tr("{a}: {b}", "x", error) == "x: no file"

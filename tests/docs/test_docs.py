@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-ONE_LANGUAGE = {"settings.md", "dependencies.md"}
+ONE_LANGUAGE = {"dependencies.md"}
 """Made from the code, or for those who work on it: names and one-line remarks."""
 
 PAGES = sorted(DOCS.glob("*.md"))
