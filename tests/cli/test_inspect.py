@@ -244,7 +244,7 @@ def test_help_of_a_view_has_its_own_options_only(run):
 
     common = {"--out", "--language", "--device", "--threads"}
     text = {"--text", "--file", "--source", "--target", "--step"}
-    help_and_debug = {"--help", "--debug"}
+    help_and_debug = {"--help", "--debug", "--language"}
     expected = {
         "attention": {*text, "--layer", "--head", "--json"},
         "lens": {*text, "--top", "--json"},
