@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mingyue.errors import FormatError
+from mingyue.printable import shown
 from mingyue.words import tr
 
 MAX_BYTES = 64 * 2**20
@@ -72,7 +73,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def as_object(value: object) -> dict[str, Any]:
     """`value`, which must be a JSON object. Raises `FormatError` otherwise."""
     if not isinstance(value, dict):
-        raise FormatError(tr("a JSON object was expected, not {value}", _shown(value)))
+        raise FormatError(tr("a JSON object was expected, not {value}", shown(value)))
     return value
 
 
@@ -89,7 +90,7 @@ def take(values: Mapping[str, Any], key: str, kind: type[T], default: T | None =
     if kind is float and type(value) is int:
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise FormatError(tr("{key!r} is {value}, not {kind}", key, _shown(value), _NAMES.get(kind, kind.__name__)))
+        raise FormatError(tr("{key!r} is {value}, not {kind}", key, shown(value), _NAMES.get(kind, kind.__name__)))
     return value
 
 
@@ -109,7 +110,7 @@ def as_record(cls: type[T], value: object) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise FormatError(tr("{where!r} is {value}: {message}", where, _shown(first["input"]), first["msg"])) from None
+        raise FormatError(tr("{where!r} is {value}: {message}", where, shown(first["input"]), first["msg"])) from None
 
 
 def _content(path: Path) -> bytes:
@@ -156,8 +157,3 @@ def _beyond(error: Exception) -> FormatError:
 
 def _too_deep() -> FormatError:
     return FormatError(tr("lists and objects in it are nested more than {max_depth} levels deep", MAX_DEPTH))
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"

@@ -8,8 +8,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mingyue.config.numbers import said_of, shown
+from mingyue.config.numbers import said_of
 from mingyue.errors import SettingsError
+from mingyue.printable import shown
 from mingyue.words import stacked, tr
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from mingyue.errors import SettingsError
+from mingyue.printable import shown
 from mingyue.words import Words, tr
 
 _MOST = 1_000_000_000
@@ -77,12 +78,3 @@ def said_of(problem: Mapping[str, Any]) -> str:
     known, values = _PROBLEMS.get(problem["type"]), problem.get("ctx", {})
     message: str = problem["msg"]
     return message if known is None else Words(message, lambda: known.zh.format_map(values))
-
-
-def shown(value: object) -> str:
-    """A value in a message: its representation, shortened in the middle."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer with more digits than Python prints
-        return tr("a number of thousands of digits")
-    return text if len(text) <= 80 else f"{text[:40]}…{text[-20:]}"
