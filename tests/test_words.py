@@ -8,12 +8,13 @@ import re
 import string
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import mingyue
-from mingyue import words
+from mingyue import errors, words
 from mingyue.errors import DataError, MingyueError
 from mingyue.printable import printable
 from mingyue.words import Words, in_language, joined, language_of_system, listed, stacked, stored, tr
@@ -24,10 +25,6 @@ import write_words  # noqa: E402  (a script beside the package)
 
 PROSE = re.compile(r"\b[a-z]{2,}[,:;.]? [a-z{(`'][a-z{]*")
 """What sentences and phrases have, and names, formats and paths have not."""
-
-
-def parents_of(tree: ast.AST) -> dict[ast.AST, ast.AST]:
-    return {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
 
 
 # --- the values
@@ -140,3 +137,49 @@ def test_a_translation_is_chinese():
     """A sentence is not left in English; names, units and formulas may be the same in both languages."""
     same = [text for text, zh in dictionary().items() if text == zh and len(PROSE.findall(text)) > 1]
     assert not same
+
+
+# --- messages in the source
+
+ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, MingyueError)}
+REPORTS = {"note", "_note", "tell", "_tell", "print_note", "on_note", "say", "refused", "allowed", "Needs"}
+"""Functions whose arguments a person reads."""
+NAMES = {"message", "advice", "hint", "note", "sentence", "reason", "why"}
+"""Variables that hold what a person reads."""
+
+
+def messages_in(tree: ast.AST) -> Iterator[ast.expr]:
+    """What errors, notes and findings are made of, and what is assigned to a name that says that it is a message."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in ERRORS:
+                yield from node.args[:1]
+            elif name in REPORTS:
+                yield from node.args
+            yield from (keyword.value for keyword in node.keywords if keyword.arg == "advice")
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in NAMES:
+            yield node.value
+
+
+def plain_texts(node: ast.expr) -> Iterator[ast.expr]:
+    """The strings of an expression that are not given to a function: an f-string, or a constant that is prose."""
+    constant = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(node, ast.JoinedStr) or (isinstance(constant, str) and PROSE.search(constant)):
+        yield node
+    elif isinstance(node, ast.IfExp):
+        yield from [*plain_texts(node.body), *plain_texts(node.orelse)]
+    elif isinstance(node, ast.BinOp | ast.BoolOp):
+        parts = [node.left, node.right] if isinstance(node, ast.BinOp) else node.values
+        yield from (one for part in parts for one in plain_texts(part))
+
+
+def test_every_message_is_in_both_languages():
+    """An f-string, or a sentence without `tr`, would be English for everybody, and so would what is put into it."""
+    wrong = [
+        f"{path.relative_to(SOURCE)}:{text.lineno}: {ast.unparse(text)[:80]}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for message in messages_in(ast.parse(path.read_text(encoding="utf-8")))
+        for text in plain_texts(message)
+    ]
+    assert not wrong

@@ -187,7 +187,7 @@ def load_bundle(
     config = read_bundle_config(folder)
     if isinstance(config, ModelConfig) is not (model_class is DecoderOnly):
         message, advice = _REFUSALS[model_class]
-        raise BundleError(f"{folder} {message}", advice=advice)
+        raise BundleError(tr("{folder} {message}", folder, message), advice=advice)
     training = read_training(folder)  # before any file is trusted: it has the checksums of the others
     folder = _present(folder)
     tokenizer, source_tokenizer = _read_tokenizer(folder, "tokenizer.json", config.vocab_size), None

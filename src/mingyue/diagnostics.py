@@ -195,7 +195,9 @@ def _memory() -> Iterator[Finding]:
 def _disk(topic: str, folder: Path) -> Iterator[Finding]:
     existing = next((place for place in (folder, *folder.absolute().parents) if place.is_dir()), None)
     if existing is None:
-        yield Finding(topic, f"{folder}: missing", tr("{folder} cannot be created. Choose another folder.", folder))
+        yield Finding(
+            topic, tr("{folder}: missing", folder), tr("{folder} cannot be created. Choose another folder.", folder)
+        )
         return
     free = shutil.disk_usage(existing).free
     warning = None

@@ -38,7 +38,7 @@ def load_hf_folder(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
     try:
         return from_hf_state(theirs, tensors)
     except InteropError as error:
-        raise InteropError(f"{folder}: {error.message}", advice=error.advice) from error
+        raise InteropError(tr("{folder}: {message}", folder, error.message), advice=error.advice) from error
 
 
 def save_hf_folder(
