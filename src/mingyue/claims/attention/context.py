@@ -153,7 +153,9 @@ def judge(numbers: Numbers) -> Judgement:
 
     one = all(numbers[f"{name}_embedding_apart"].high == 0 for name in _WORDS)
     blind = max(numbers[f"causal_{name}_apart"].high for name in _WORDS)
-    unlabelled = separates("bank_causal", "bank_causal_untrained") and separates("strike_after", "strike_after_untrained")
+    unlabelled = separates("bank_causal", "bank_causal_untrained") and separates(
+        "strike_after", "strike_after_untrained"
+    )
     if not (one and (every("guess") or (every("translate") and unlabelled))):
         return Judgement.not_supported("found", "causal", "not_apart", blind=blind)
     if every("guess"):
