@@ -34,7 +34,7 @@ _SPREAD = 0.2
 
 def measure(trial: Trial) -> Measurement:
     """Held-out loss above the entropy of the language for each arm, and of which kind near neighbours are."""
-    d_model, steps, sentences = trial.pick((16, 90, 600), (32, 600, 3000), (32, 1200, 10_000))
+    d_model, steps, sentences = trial.pick((16, 75, 600), (32, 600, 3000), (32, 1200, 10_000))
     excess: dict[str, list[float]] = {arm: [] for arm in _ARMS}
     near: dict[str, list[float]] = {}
     for seed in seeds(trial, 1, 4, 8):
