@@ -28,6 +28,7 @@ VIEWS: dict[str, Callable[[Inspection], View]] = {
     "surprise": lambda look: look.surprise(),
     "trace": lambda look: look.trace(),
     "heads": lambda look: look.heads(),
+    "logits": lambda look: look.logits(),
     "neighbours": lambda look: look.neighbours("a" if look.subject.of_pairs else "月"),
     "vectors": lambda look: look.vectors(*(("b", ["a b", "c b"]) if look.subject.of_pairs else ("月", [POEM]))),
 }

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # view modules are imported when a view is made, so that trai
     from mingyue.inspection.heads import HeadsView
     from mingyue.inspection.interventions import PatchingView
     from mingyue.inspection.lens import LensView
+    from mingyue.inspection.logits import LogitsView
     from mingyue.inspection.neighbours import NeighboursView
     from mingyue.inspection.surprise import SurpriseView
     from mingyue.inspection.trace import TraceView
@@ -128,6 +129,15 @@ class Inspection(InspectedModel):
     def neighbours(self, word: str, top: int = 10) -> NeighboursView:
         """The `top` tokens whose embeddings are nearest, in the input and the output table."""
         return self.view("neighbours", word=word, top=top)
+
+    def logits(
+        self, token: str | int | None = None, instead: str | int | None = None, position: int | None = None
+    ) -> LogitsView:
+        """The logit of `token` at `position`, credited to every part of the model; with `instead` the difference.
+
+        Defaults: the most likely next token, the last position. `instead` is the token whose logit is subtracted.
+        """
+        return self.view("logits", token=token, instead=instead, position=position)
 
     def film(self) -> FilmView:
         """The text at every watched step of the run, and at every kept checkpoint; default: the watched text.

@@ -34,6 +34,7 @@ VIEWS: dict[str, tuple[str, str]] = {
     "heads": ("What each head does, and the loss without it.", _POEM),
     "vectors": ("The vectors of one word in several texts, layer by layer.", "--word 月 --texts 明月光 望明月"),
     "neighbours": ("Tokens with the nearest embeddings.", "--word 月"),
+    "logits": ("The logit of a token, credited to every part of the model.", _POEM),
     "film": ("Attention and predictions step by step, of a run trained with --watch.", "--out film.html"),
     "report": ("A page with all views of a text but the film.", _POEM),
 }

@@ -15,6 +15,7 @@ from mingyue.charts import Chart, MatrixChart
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.capture import capture
+from mingyue.inspection.choices import chosen_token
 from mingyue.inspection.labels import layer_label
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.taps import check_taps, matching, tap_names
@@ -166,7 +167,7 @@ def patching(
     _check_lengths(clean, corrupted)
     if not -len(clean.ids_T) <= at < len(clean.ids_T):
         raise SettingsError(f"there is no position {at}: the texts have {len(clean.ids_T)} tokens, counted from 0")
-    wanted, other = (_token(subject, token) for token in (answer, instead))
+    wanted, other = (chosen_token(subject, token) for token in (answer, instead))
     in_source = {name.startswith("encoder.") or name.endswith(_OF_THE_SOURCE) for name in names}
     if len(in_source) > 1:
         raise SettingsError("taps of the source and of the target have different positions", advice="Patch one side.")
@@ -235,16 +236,3 @@ def _check_lengths(clean: Reading, corrupted: Reading) -> None:
                 "their positions do not correspond",
                 advice="Replace words by others with the same number of tokens.",
             )
-
-
-def _token(subject: Subject, token: str | int) -> int:
-    """Its id. Raises `GenerationError` for a text of several tokens, or an id that the model does not have."""
-    if isinstance(token, str):
-        ids = subject.tokenizer.encode(token)
-        if len(ids) != 1:
-            raise GenerationError(f"{token!r} is {len(ids)} tokens, not 1", advice="Give one token, or its id.")
-        token = ids[0]
-    vocab_size = min(subject.module.config.vocab_size, subject.tokenizer.vocab_size)
-    if not 0 <= token < vocab_size:
-        raise GenerationError(f"there is no token {token}: ids are 0 to {vocab_size - 1}")
-    return token
