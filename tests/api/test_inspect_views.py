@@ -29,6 +29,7 @@ VIEWS: dict[str, Callable[[Inspection], View]] = {
     "trace": lambda look: look.trace(),
     "heads": lambda look: look.heads(),
     "logits": lambda look: look.logits(),
+    "head": lambda look: look.head(1, 0),
     "neighbours": lambda look: look.neighbours("a" if look.subject.of_pairs else "月"),
     "vectors": lambda look: look.vectors(*(("b", ["a b", "c b"]) if look.subject.of_pairs else ("月", [POEM]))),
 }

@@ -19,7 +19,7 @@ from mingyue.text import byte_tokenizer, train_char
 
 POEM = "床前明月光，疑是地上霜。举头望明月"
 SIZES = {"context": 32, "d_model": 16, "n_layers": 2, "n_heads": 2, "n_kv_heads": 2, "d_head": 8, "d_ff": 16}
-VIEWS = ("attention", "lens", "surprise", "trace", "heads", "vectors", "neighbours", "logits")
+VIEWS = ("attention", "lens", "surprise", "trace", "heads", "vectors", "neighbours", "logits", "head")
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +252,7 @@ def test_help_of_a_view_has_its_own_options_only(run):
         "vectors": {"--word", "--texts", "--text", "--file", "--step", "--seed", "--json"},
         "neighbours": {"--word", "--top", "--step", "--json"},
         "logits": {*text, "--token", "--instead", "--position", "--json"},
+        "head": {*text, "--layer", "--head", "--part", "--position", "--json"},
         "film": {"--text", "--file", "--source", "--json"},
         "report": {*text, "--word", "--seed"},
     }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # view modules are imported when a view is made, so that trai
     from mingyue.inspection.attention import AttentionView
     from mingyue.inspection.command import Command, Progress
     from mingyue.inspection.film import FilmView
+    from mingyue.inspection.head import HeadView
     from mingyue.inspection.heads import HeadsView
     from mingyue.inspection.interventions import PatchingView
     from mingyue.inspection.lens import LensView
@@ -138,6 +139,14 @@ class Inspection(InspectedModel):
         Defaults: the most likely next token, the last position. `instead` is the token whose logit is subtracted.
         """
         return self.view("logits", token=token, instead=instead, position=position)
+
+    def head(self, layer: int = 0, head: int = 0, *, part: str | None = None, position: int | None = None) -> HeadView:
+        """One head step by step: q·k, the division by √d_k, mask, softmax, the product with V.
+
+        `part` of an encoder-decoder model: "encoder", "decoder" or "cross" (default). `position` (default: the last)
+        is the query whose row is printed in detail.
+        """
+        return self.view("head", layer=layer, head=head, part=part, position=position)
 
     def film(self) -> FilmView:
         """The text at every watched step of the run, and at every kept checkpoint; default: the watched text.

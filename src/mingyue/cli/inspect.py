@@ -35,6 +35,7 @@ VIEWS: dict[str, tuple[str, str]] = {
     "vectors": ("The vectors of one word in several texts, layer by layer.", "--word 月 --texts 明月光 望明月"),
     "neighbours": ("Tokens with the nearest embeddings.", "--word 月"),
     "logits": ("The logit of a token, credited to every part of the model.", _POEM),
+    "head": ("One head in numbers: scores, scale, mask, softmax, values.", f"{_POEM} --layer 1 --head 2"),
     "film": ("Attention and predictions step by step, of a run trained with --watch.", "--out film.html"),
     "report": ("A page with all views of a text but the film.", _POEM),
 }

@@ -78,7 +78,8 @@ class PartWeights:
         return self.weights_LHTS.shape[2:] != self.tokens
 
 
-def _pieces(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def pieces_of(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tokens of the queries and those of the keys."""
     queries = reading.source_pieces if part.name == "encoder" else reading.pieces
     keys = reading.pieces if part.causal else reading.source_pieces
     return queries, keys
@@ -86,7 +87,7 @@ def _pieces(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tup
 
 def check_size(part: AttentionPart, reading: Reading) -> None:
     """Raise `NothingToShowError` for a text of which one layer has more than `MOST_CELLS_OF_A_LAYER` weights."""
-    n_queries, n_keys = map(len, _pieces(part, reading))
+    n_queries, n_keys = map(len, pieces_of(part, reading))
     cells = part.n_heads * n_queries * n_keys
     if cells > MOST_CELLS_OF_A_LAYER:
         raise NothingToShowError(
@@ -104,7 +105,7 @@ def part_weights(
     subject: Subject, reading: Reading, part: AttentionPart, layer: int | None = None, head: int | None = None
 ) -> PartWeights:
     """The weights of a part: of all layers and heads, or of one layer, one head in all layers, or one head."""
-    queries, keys = _pieces(part, reading)
+    queries, keys = pieces_of(part, reading)
     layers = tuple(range(part.n_layers)) if layer is None else (layer,)
     heads = tuple(range(part.n_heads)) if head is None else (head,)
     allowed_TS = part.allowed(len(queries), len(keys)).to(subject.device)

@@ -1,10 +1,11 @@
-"""The position and the token that a view is about, as a person or a program names them."""
+"""The position, token and attention that a view is about, as a person or a program names them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from mingyue.errors import GenerationError, SettingsError
+from mingyue.inspection.parts import AttentionPart, attention_part
 from mingyue.inspection.subject import Subject
 from mingyue.inspection.tokens import token_label
 
@@ -19,6 +20,14 @@ def chosen_position(position: int | None, pieces: Sequence[str]) -> int:
             advice=f"Give a position from 0 to {len(pieces) - 1}.",
         )
     return position
+
+
+def chosen_part(subject: Subject, name: str | None) -> AttentionPart:
+    """The kind of attention of that name; by default cross-attention, or the only kind of a decoder-only model.
+
+    Raises `SettingsError` for one that the model does not have.
+    """
+    return attention_part(subject, name or ("cross" if subject.of_pairs else "self"))
 
 
 def chosen_token(subject: Subject, token: str | int) -> int:

@@ -38,6 +38,13 @@ FILE = Option("file", list[str], "UTF-8 file to read the text from.")
 SOURCE = Option("source", str, "Text to translate (same as --text).", architecture="encoder-decoder")
 TARGET = Option("target", str, "Translation to inspect.", "the model's own, beam 4", architecture="encoder-decoder")
 STEP = Option("step", Count, "Training step whose checkpoint is inspected.", "the final model, or the best so far")
+PART = Option(
+    "part",
+    str,
+    "Attention to show: encoder, decoder (its self-attention) or cross.",
+    "cross",
+    architecture="encoder-decoder",
+)
 SEED = Option("seed", Seed, "Random seed.", 0)
 ONE_TEXT = (TEXT, FILE, SOURCE, TARGET, STEP)
 """The options of a view of one text, or one pair of texts."""
