@@ -148,6 +148,22 @@ class Inspection(InspectedModel):
         """
         return self.view("head", layer=layer, head=head, part=part, position=position)
 
+    def patch(
+        self,
+        other: str,
+        *,
+        answer: str | int | None = None,
+        instead: str | int | None = None,
+        tap: Sequence[str] | None = None,
+        position: int | None = None,
+    ) -> PatchingView:
+        """Activation patching with defaults, as on the command line: `other` is the corrupted text.
+
+        By default the most likely tokens after the two texts are compared, at the position where they differ; `tap`
+        are taps or patterns. `patching` is the same without defaults.
+        """
+        return self.view("patch", other=other, answer=answer, instead=instead, tap=tap, position=position)
+
     def film(self) -> FilmView:
         """The text at every watched step of the run, and at every kept checkpoint; default: the watched text.
 
@@ -231,7 +247,7 @@ class Inspection(InspectedModel):
         The corrupted text (for an encoder-decoder model the source, before the same target) has as many tokens;
         `answer` and `instead` are one token each. See `mingyue.inspection.interventions.patching`.
         """
-        from mingyue.inspection.interventions import patching
+        from mingyue.inspection.patching import patching
 
         clean = self.reading
         source = None if clean.source is None else corrupted

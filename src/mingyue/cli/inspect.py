@@ -36,6 +36,10 @@ VIEWS: dict[str, tuple[str, str]] = {
     "neighbours": ("Tokens with the nearest embeddings.", "--word 月"),
     "logits": ("The logit of a token, credited to every part of the model.", _POEM),
     "head": ("One head in numbers: scores, scale, mask, softmax, values.", f"{_POEM} --layer 1 --head 2"),
+    "patch": (
+        "Which vectors carry the difference between two texts (activation patching).",
+        f"{_POEM} --other 窗前明月光",
+    ),
     "film": ("Attention and predictions step by step, of a run trained with --watch.", "--out film.html"),
     "report": ("A page with all views of a text but the film.", _POEM),
 }
@@ -247,6 +251,8 @@ def _check_texts(view: str, command: Command, read: Sequence[str], given: Mappin
     n_texts = len(read) + (given.get("source") is not None)
     if view in ("vectors", "neighbours") and given.get("word") is None:
         raise SettingsError(f"{view} needs a word to look at", advice="Give it with --word.")
+    if view == "patch" and given.get("other") is None:
+        raise SettingsError("patch compares two texts", advice="Give the second text with --other.")
     if command.texts == "compared" and not n_texts:
         raise SettingsError(f"{view} needs texts that hold the word", advice="Give them with --texts.")
     if command.texts == "one" and not n_texts:
