@@ -30,6 +30,7 @@ VIEWS: dict[str, Callable[[Inspection], View]] = {
     "heads": lambda look: look.heads(),
     "logits": lambda look: look.logits(),
     "head": lambda look: look.head(1, 0),
+    "lines": lambda look: look.lines(),
     "neighbours": lambda look: look.neighbours("a" if look.subject.of_pairs else "月"),
     "vectors": lambda look: look.vectors(*(("b", ["a b", "c b"]) if look.subject.of_pairs else ("月", [POEM]))),
 }

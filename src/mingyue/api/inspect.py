@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # view modules are imported when a view is made, so that trai
     from mingyue.inspection.heads import HeadsView
     from mingyue.inspection.interventions import PatchingView
     from mingyue.inspection.lens import LensView
+    from mingyue.inspection.lines import LinesView
     from mingyue.inspection.logits import LogitsView
     from mingyue.inspection.neighbours import NeighboursView
     from mingyue.inspection.surprise import SurpriseView
@@ -147,6 +148,13 @@ class Inspection(InspectedModel):
         is the query whose row is printed in detail.
         """
         return self.view("head", layer=layer, head=head, part=part, position=position)
+
+    def lines(self, layer: int | None = None, head: int | None = None, *, part: str | None = None) -> LinesView:
+        """Attention as lines from token to token: of all layers and heads, one layer, or one head.
+
+        `part` of an encoder-decoder model: "encoder", "decoder" or "cross" (default: all three).
+        """
+        return self.view("lines", layer=layer, head=head, part=part)
 
     def patch(
         self,

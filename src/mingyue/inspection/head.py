@@ -30,6 +30,9 @@ MOST_TOKENS_AS_NUMBERS = 8
 """For longer texts only the row of one query is printed."""
 _COMPONENTS = 6  # of a vector, in a printed table
 _KEYS_LISTED = 16
+_PRODUCTS = Words("1. Products q · k", "1. 点积 q · k")
+_SOFTMAX = Words("4. Softmax: the weights", "4. softmax：权重")
+_OUTPUT = Words("5. Weights · V: the output", "5. 权重 · V：输出")
 
 Floats = NDArray[np.float64]
 
@@ -74,19 +77,19 @@ class HeadView(View):
         token = (Words("query token", "查询 token").of(language), Words("key token", "键 token").of(language))
         component = Words("component", "分量").of(language)
         queries, keys, vectors = (self.query_pieces, token[0]), (self.key_pieces, token[1]), (components, component)
-        steps: list[tuple[Words, Floats, tuple[Sequence[str], str], tuple[Sequence[str], str], bool]] = [
-            (Words("Q, the queries", "Q，查询"), self.query_TD, queries, vectors, True),
-            (Words("K, the keys", "K，键"), self.key_SD, keys, vectors, True),
-            (Words("1. Products q · k", "1. 点积 q · k"), self.products_TS, queries, keys, True),
-            (_scaled(self.query_TD.shape[1]), self.scores_TS, queries, keys, True),
-            (
-                Words("3. Mask: 1 = may attend", "3. 掩码：1 = 可以注意"),
-                self.allowed_TS.astype(np.float64), queries, keys, False,
-            ),
-            (Words("4. Softmax: the weights", "4. softmax：权重"), self.weights_TS, queries, keys, False),
-            (Words("V, the values", "V，值"), self.value_SD, keys, vectors, True),
-            (Words("5. Weights · V: the output", "5. 权重 · V：输出"), self.output_TD, queries, vectors, True),
-        ]  # fmt: skip
+        # Each scale belongs to what is compared: queries with keys, values with the output.
+        scale_qk, scale_v = _largest(self.query_TD, self.key_SD), _largest(self.value_SD, self.output_TD)
+        mask_TS = self.allowed_TS.astype(np.float64)
+        steps: list[tuple[Words, Floats, tuple[Sequence[str], str], tuple[Sequence[str], str], float | None]] = [
+            (Words("Q, the queries", "Q，查询"), self.query_TD, queries, vectors, scale_qk),
+            (Words("K, the keys", "K，键"), self.key_SD, keys, vectors, scale_qk),
+            (_PRODUCTS, self.products_TS, queries, keys, _largest(self.products_TS)),
+            (_scaled(self.query_TD.shape[1]), self.scores_TS, queries, keys, _largest(self.scores_TS)),
+            (Words("3. Mask: 1 = may attend", "3. 掩码：1 = 可以注意"), mask_TS, queries, keys, None),
+            (_SOFTMAX, self.weights_TS, queries, keys, None),
+            (Words("V, the values", "V，值"), self.value_SD, keys, vectors, scale_v),
+            (_OUTPUT, self.output_TD, queries, vectors, scale_v),
+        ]
         return [
             MatrixChart(
                 name.of(language) if number else f"{where}: {name.en}" if language == "en" else f"{where}：{name.zh}",
@@ -95,13 +98,13 @@ class HeadView(View):
                 column_labels=columns[0],
                 row_title=rows[1],
                 column_title=columns[1],
-                diverging=diverging,
-                low=None if diverging else 0.0,
-                high=None if diverging else 1.0,
+                diverging=largest is not None,
+                low=0.0 if largest is None else -largest,
+                high=1.0 if largest is None else largest,
                 note="" if number else self._note(language),
                 language=language,
             )
-            for number, (name, values, rows, columns, diverging) in enumerate(steps)
+            for number, (name, values, rows, columns, largest) in enumerate(steps)
         ]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
@@ -121,12 +124,12 @@ class HeadView(View):
         return [
             vectors(Words("Q, the queries", "Q，查询"), queries, self.query_TD),
             vectors(Words("K, the keys", "K，键"), keys, self.key_SD),
-            matrix(Words("1. Products q · k", "1. 点积 q · k"), self.products_TS),
+            matrix(_PRODUCTS, self.products_TS),
             matrix(_scaled(self.query_TD.shape[1]), self.scores_TS),
             matrix(Words("3. Masked: −∞ where it may not attend", "3. 掩码：不可注意处为 −∞"), masked_TS),
-            matrix(Words("4. Softmax: the weights", "4. softmax：权重"), self.weights_TS),
+            matrix(_SOFTMAX, self.weights_TS),
             vectors(Words("V, the values", "V，值"), keys, self.value_SD),
-            vectors(Words("5. Weights · V: the output", "5. 权重 · V：输出"), queries, self.output_TD),
+            vectors(_OUTPUT, queries, self.output_TD),
             row,
         ]
 
@@ -201,6 +204,11 @@ class HeadView(View):
             notes.append(_first_components(shown, d_head).of(language))
         right = [columns[0], *columns[2:]]
         return TextTable(title.of(language), columns, rows, right, ("" if language == "zh" else " ").join(notes))
+
+
+def _largest(*values: Floats) -> float:
+    """The end of a scale around 0."""
+    return max(float(np.abs(one).max()) for one in values)
 
 
 def _scaled(d_head: int) -> Words:
