@@ -31,6 +31,7 @@ VIEWS: dict[str, Callable[[Inspection], View]] = {
     "logits": lambda look: look.logits(),
     "head": lambda look: look.head(1, 0),
     "lines": lambda look: look.lines(),
+    "attended": lambda look: look.attended(3),
     "neighbours": lambda look: look.neighbours("a" if look.subject.of_pairs else "月"),
     "vectors": lambda look: look.vectors(*(("b", ["a b", "c b"]) if look.subject.of_pairs else ("月", [POEM]))),
 }

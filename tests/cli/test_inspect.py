@@ -20,7 +20,20 @@ from mingyue.text import byte_tokenizer, train_char
 POEM = "床前明月光，疑是地上霜。举头望明月"
 OTHER = POEM[:-1] + "霜"
 SIZES = {"context": 32, "d_model": 16, "n_layers": 2, "n_heads": 2, "n_kv_heads": 2, "d_head": 8, "d_ff": 16}
-VIEWS = ("attention", "lens", "surprise", "trace", "heads", "vectors", "neighbours", "logits", "head", "lines", "patch")
+VIEWS = (
+    "attention",
+    "lens",
+    "surprise",
+    "trace",
+    "heads",
+    "vectors",
+    "neighbours",
+    "logits",
+    "head",
+    "lines",
+    "attended",
+    "patch",
+)
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +271,7 @@ def test_help_of_a_view_has_its_own_options_only(run):
         "logits": {*text, "--token", "--instead", "--position", "--json"},
         "head": {*text, "--layer", "--head", "--part", "--position", "--json"},
         "lines": {*text, "--layer", "--head", "--part", "--json"},
+        "attended": {*text, "--position", "--layer", "--head", "--part", "--json"},
         "patch": {*text, "--other", "--answer", "--instead", "--tap", "--position", "--json"},
         "film": {"--text", "--file", "--source", "--json"},
         "report": {*text, "--word", "--seed"},

@@ -21,6 +21,7 @@ from mingyue.nn import Taps
 from mingyue.words import Language, TextTable
 
 if TYPE_CHECKING:  # view modules are imported when a view is made, so that training and generation start faster
+    from mingyue.inspection.attended import AttendedView
     from mingyue.inspection.attention import AttentionView
     from mingyue.inspection.command import Command, Progress
     from mingyue.inspection.film import FilmView
@@ -155,6 +156,20 @@ class Inspection(InspectedModel):
         `part` of an encoder-decoder model: "encoder", "decoder" or "cross" (default: all three).
         """
         return self.view("lines", layer=layer, head=head, part=part)
+
+    def attended(
+        self,
+        position: int | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        part: str | None = None,
+    ) -> AttendedView:
+        """The text coloured by what `position` (default: the last) attends to, and by what attends to it.
+
+        The weights are means over all layers and heads, or those of a `layer`, a `head`, or one head of one layer.
+        """
+        return self.view("attended", position=position, layer=layer, head=head, part=part)
 
     def patch(
         self,

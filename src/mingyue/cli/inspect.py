@@ -37,6 +37,7 @@ VIEWS: dict[str, tuple[str, str]] = {
     "logits": ("The logit of a token, credited to every part of the model.", _POEM),
     "head": ("One head in numbers: scores, scale, mask, softmax, values.", f"{_POEM} --layer 1 --head 2"),
     "lines": ("Attention as lines from token to token, a colour for each head.", _POEM),
+    "attended": ("The text coloured by what one position attends to.", _POEM),
     "patch": (
         "Which vectors carry the difference between two texts (activation patching).",
         f"{_POEM} --other 窗前明月光",

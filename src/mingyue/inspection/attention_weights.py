@@ -113,7 +113,7 @@ def part_weights(
     whole = n_maps * allowed_TS.numel() <= MOST_CELLS_KEPT
     side = max(len(queries), len(keys)) if whole else math.isqrt(MOST_CELLS_KEPT // n_maps)
     kept, measured = list[Tensor](), list[list[Tensor]]()
-    for weights_HTS in _weights(subject, reading, part, layers, allowed_TS.numel()):
+    for weights_HTS in weights_of_layers(subject, reading, part, layers, allowed_TS.numel()):
         chosen_HTS = weights_HTS[list(heads)]
         kept.append(_in_blocks(chosen_HTS, side).cpu())
         measured.append(_measure(chosen_HTS, allowed_TS, part))
@@ -135,7 +135,7 @@ def part_weights(
     )
 
 
-def _weights(
+def weights_of_layers(
     subject: Subject, reading: Reading, part: AttentionPart, layers: Sequence[int], cells: int
 ) -> Iterator[Tensor]:
     """weights_HTS of each layer: from one forward pass if they fit, else from a pass for each layer."""
