@@ -32,6 +32,7 @@ VIEWS: dict[str, Callable[[Inspection], View]] = {
     "head": lambda look: look.head(1, 0),
     "lines": lambda look: look.lines(),
     "attended": lambda look: look.attended(3),
+    "contexts": lambda look: look.contexts(corpus=__file__, tokens=200),
     "neighbours": lambda look: look.neighbours("a" if look.subject.of_pairs else "月"),
     "vectors": lambda look: look.vectors(*(("b", ["a b", "c b"]) if look.subject.of_pairs else ("月", [POEM]))),
 }

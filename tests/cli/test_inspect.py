@@ -32,6 +32,7 @@ VIEWS = (
     "head",
     "lines",
     "attended",
+    "contexts",
     "patch",
 )
 
@@ -65,6 +66,9 @@ def arguments(view: str, of_pairs: bool = False) -> list[str]:
         return ["--word", "b", "--texts", "a b", "c b"] if of_pairs else ["--word", "月", "--texts", POEM, "望明月"]
     if view == "heads":
         return []
+    if view == "contexts":
+        corpus = ["--corpus", __file__, "--tokens", "200"]
+        return ["--text", "one two", "--target", "eins", *corpus] if of_pairs else ["--text", POEM, *corpus]
     if view == "patch":
         pair = ["--text", "one two", "--other", "one six", "--target", "eins"]
         return pair if of_pairs else ["--text", POEM, "--other", OTHER]
@@ -91,7 +95,8 @@ def test_json_has_the_named_arrays_of_the_view(run, model, view):
     assert (code, err) == (0, "")
     looked = mingyue.inspect(model, None if view == "heads" else POEM)
     given = {"vectors": ("月", [POEM, "望明月"]), "neighbours": ("月",), "patch": (OTHER,)}
-    assert json.loads(out) == json.loads(json.dumps(getattr(looked, view)(*given.get(view, ())).to_dict()))
+    options = {"corpus": __file__, "tokens": 200} if view == "contexts" else {}
+    assert json.loads(out) == json.loads(json.dumps(getattr(looked, view)(*given.get(view, ()), **options).to_dict()))
 
 
 def test_the_numbers_of_surprise_are_those_of_score(run, model):
@@ -272,6 +277,7 @@ def test_help_of_a_view_has_its_own_options_only(run):
         "head": {*text, "--layer", "--head", "--part", "--position", "--json"},
         "lines": {*text, "--layer", "--head", "--part", "--json"},
         "attended": {*text, "--position", "--layer", "--head", "--part", "--json"},
+        "contexts": {*text, "--position", "--layer", "--top", "--tokens", "--corpus", "--seed", "--json"},
         "patch": {*text, "--other", "--answer", "--instead", "--tap", "--position", "--json"},
         "film": {"--text", "--file", "--source", "--json"},
         "report": {*text, "--word", "--seed"},

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # view modules are imported when a view is made, so that trai
     from mingyue.inspection.attended import AttendedView
     from mingyue.inspection.attention import AttentionView
     from mingyue.inspection.command import Command, Progress
+    from mingyue.inspection.contexts import ContextsView
     from mingyue.inspection.film import FilmView
     from mingyue.inspection.head import HeadView
     from mingyue.inspection.heads import HeadsView
@@ -170,6 +171,33 @@ class Inspection(InspectedModel):
         The weights are means over all layers and heads, or those of a `layer`, a `head`, or one head of one layer.
         """
         return self.view("attended", position=position, layer=layer, head=head, part=part)
+
+    def contexts(
+        self,
+        position: int | None = None,
+        *,
+        layer: int | None = None,
+        top: int = 10,
+        tokens: int = 20_000,
+        corpus: str | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> ContextsView:
+        """The positions of the training text whose vectors are most similar to the one at `position` (the last).
+
+        The vector is that after a `layer` (default: the last); `tokens` of the run's training text, or of the file
+        `corpus`, are read. For an encoder-decoder model, positions of the source text and vectors of the encoder.
+        """
+        return self.view(
+            "contexts",
+            position=position,
+            layer=layer,
+            top=top,
+            tokens=tokens,
+            corpus=corpus,
+            seed=seed,
+            progress=progress,
+        )
 
     def patch(
         self,

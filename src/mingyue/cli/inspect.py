@@ -38,6 +38,7 @@ VIEWS: dict[str, tuple[str, str]] = {
     "head": ("One head in numbers: scores, scale, mask, softmax, values.", f"{_POEM} --layer 1 --head 2"),
     "lines": ("Attention as lines from token to token, a colour for each head.", _POEM),
     "attended": ("The text coloured by what one position attends to.", _POEM),
+    "contexts": ("Positions of the training text with the most similar vectors.", _POEM),
     "patch": (
         "Which vectors carry the difference between two texts (activation patching).",
         f"{_POEM} --other 窗前明月光",
