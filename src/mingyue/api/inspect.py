@@ -237,7 +237,7 @@ class Inspection(InspectedModel):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> list[str]:
-        """Write the views of the text (all but the film) into one page, in English and Chinese, `language` first.
+        """Write the main views of the text into one page, in English and Chinese, `language` first.
 
         `word` is the word of the sections on vectors and nearest tokens (default: words of the text). Returns notes for
         the user: which sections have no result, and why. Raises `SettingsError` for a name that does not end in .html,

@@ -44,7 +44,7 @@ VIEWS: dict[str, tuple[str, str]] = {
         f"{_POEM} --other 窗前明月光",
     ),
     "film": ("Attention and predictions step by step, of a run trained with --watch.", "--out film.html"),
-    "report": ("A page with all views of a text but the film.", _POEM),
+    "report": ("A page with the main views of a text.", _POEM),
 }
 """The views: a line about each, and the options of an example. `mingyue.inspection` has a module for each."""
 
