@@ -17,7 +17,7 @@ from mingyue.words import Words
 
 if TYPE_CHECKING:
     from mingyue.generation import Translation
-    from mingyue.inspection.command import Text
+    from mingyue.inspection.command import Text, TrainingSample
 
 OWN_BEAM = 4
 """Beam width of the model's own translation, which is inspected where no target is given."""
@@ -76,6 +76,15 @@ class InspectedModel:
         if not isinstance(self.model, Translator):
             return [*own, *texts]
         return [*own, *((text, best[0].text) for text, best in zip(texts, self._translate(texts), strict=True))]
+
+    def training_sample(self, tokens: int, seed: int, corpus: str | None = None) -> TrainingSample:
+        """About `tokens` tokens of the training text of the run, or of the file `corpus`, drawn with the seed.
+
+        Raises `SettingsError` for a model that does not come from a run, if no file is given.
+        """
+        from mingyue.api.training_sample import training_sample
+
+        return training_sample(self.subject, self.folder, corpus, tokens=tokens, seed=seed)
 
     def _read(self, *, any_length: bool = False) -> Reading:
         text = self._source if isinstance(self.model, Translator) else self._text

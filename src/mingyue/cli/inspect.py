@@ -35,8 +35,17 @@ VIEWS: dict[str, tuple[str, str]] = {
     "heads": ("What each head does, and the loss without it.", _POEM),
     "vectors": ("The vectors of one word in several texts, layer by layer.", "--word 月 --texts 明月光 望明月"),
     "neighbours": ("Tokens with the nearest embeddings.", "--word 月"),
+    "logits": ("The logit of a token, credited to every part of the model.", _POEM),
+    "head": ("One head in numbers: scores, scale, mask, softmax, values.", f"{_POEM} --layer 1 --head 2"),
+    "lines": ("Attention as lines from token to token, a colour for each head.", _POEM),
+    "attended": ("The text coloured by what one position attends to.", _POEM),
+    "contexts": ("Positions of the training text with the most similar vectors.", _POEM),
+    "patch": (
+        "Which vectors carry the difference between two texts (activation patching).",
+        f"{_POEM} --other 窗前明月光",
+    ),
     "film": ("Attention and predictions step by step, of a run trained with --watch.", "--out film.html"),
-    "report": ("A page with all views of a text but the film.", _POEM),
+    "report": ("A page with the main views of a text.", _POEM),
 }
 """The views: a line about each, and the options of an example. `mingyue.inspection` has a module for each."""
 
@@ -244,6 +253,8 @@ def _check_texts(view: str, command: Command, read: Sequence[str], given: Mappin
     n_texts = len(read) + (given.get("source") is not None)
     if view in ("vectors", "neighbours") and given.get("word") is None:
         raise SettingsError(f"{view} needs a word to look at", advice="Give it with --word.")
+    if view == "patch" and given.get("other") is None:
+        raise SettingsError("patch compares two texts", advice="Give the second text with --other.")
     if command.texts == "compared" and not n_texts:
         raise SettingsError(f"{view} needs texts that hold the word", advice="Give them with --texts.")
     if command.texts == "one" and not n_texts:

@@ -79,7 +79,8 @@ class PartWeights:
         return self.weights_LHTS.shape[2:] != self.tokens
 
 
-def _pieces(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def pieces_of(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tokens of the queries and those of the keys."""
     queries = reading.source_pieces if part.name == "encoder" else reading.pieces
     keys = reading.pieces if part.causal else reading.source_pieces
     return queries, keys
@@ -87,7 +88,7 @@ def _pieces(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tup
 
 def check_size(part: AttentionPart, reading: Reading) -> None:
     """Raise `NothingToShowError` for a text of which one layer has more than `MOST_CELLS_OF_A_LAYER` weights."""
-    n_queries, n_keys = map(len, _pieces(part, reading))
+    n_queries, n_keys = map(len, pieces_of(part, reading))
     cells = part.n_heads * n_queries * n_keys
     if cells > MOST_CELLS_OF_A_LAYER:
         raise NothingToShowError(
@@ -105,7 +106,7 @@ def part_weights(
     subject: Subject, reading: Reading, part: AttentionPart, layer: int | None = None, head: int | None = None
 ) -> PartWeights:
     """The weights of a part: of all layers and heads, or of one layer, one head in all layers, or one head."""
-    queries, keys = _pieces(part, reading)
+    queries, keys = pieces_of(part, reading)
     layers = tuple(range(part.n_layers)) if layer is None else (layer,)
     heads = tuple(range(part.n_heads)) if head is None else (head,)
     allowed_TS = part.allowed(len(queries), len(keys)).to(subject.device)
@@ -113,7 +114,7 @@ def part_weights(
     whole = n_maps * allowed_TS.numel() <= MOST_CELLS_KEPT
     side = max(len(queries), len(keys)) if whole else math.isqrt(MOST_CELLS_KEPT // n_maps)
     kept, measured = list[Tensor](), list[list[Tensor]]()
-    for weights_HTS in _weights(subject, reading, part, layers, allowed_TS.numel()):
+    for weights_HTS in weights_of_layers(subject, reading, part, layers, allowed_TS.numel()):
         chosen_HTS = weights_HTS[list(heads)]
         kept.append(_in_blocks(chosen_HTS, side).cpu())
         measured.append(_measure(chosen_HTS, allowed_TS, part))
@@ -135,7 +136,7 @@ def part_weights(
     )
 
 
-def _weights(
+def weights_of_layers(
     subject: Subject, reading: Reading, part: AttentionPart, layers: Sequence[int], cells: int
 ) -> Iterator[Tensor]:
     """weights_HTS of each layer: from one forward pass if they fit, else from a pass for each layer."""

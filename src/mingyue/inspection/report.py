@@ -1,4 +1,4 @@
-"""A page with all views of one text: a section for each, with a sentence on how to read its figures."""
+"""A page with the main views of one text: a section for each, with a sentence on how to read its figures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 from mingyue.charts import Chart, Section, check_output_path, write_page
 from mingyue.config import EncoderDecoderConfig
 from mingyue.errors import GenerationError
+from mingyue.inspection.attended import attended_view
 from mingyue.inspection.attention import attention_view
 from mingyue.inspection.command import ONE_TEXT, SEED, Command, Inspected, Option, Progress
 from mingyue.inspection.heads import heads_view
 from mingyue.inspection.lens import lens_view
+from mingyue.inspection.logits import logits_view
 from mingyue.inspection.neighbours import NeighboursView, neighbours_view
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.surprise import surprise_view
@@ -67,6 +69,15 @@ _HEADS = {
             "被掩码遮住的格子恰好是 0。点击小图可以放大，并看到各个 token。",
         ),
     ),
+    "attended": _Head(
+        Words("What the last token attends to", "最后一个 token 注意什么"),
+        Words(
+            "The text, coloured by the attention weights of its last token, averaged over all layers and heads. "
+            "`mingyue inspect attended` shows other positions and single heads.",
+            "按最后一个 token 的注意力权重给文本着色，取所有层、所有头的平均。"
+            "`mingyue inspect attended` 可以看别的位置和单个头。",
+        ),
+    ),
     "lens": _Head(
         Words("What each layer would predict", "每一层会预测什么"),
         Words(
@@ -76,6 +87,15 @@ _HEADS = {
             "在每一层之后，都当作模型到此为止，把各个位置的向量解码成对下一个 token 的预测。"
             "一列是一个位置，一行是一层，颜色是所示 token 的概率。"
             "有些预测在低层就已确定，有些到最后一层还在改变。",
+        ),
+    ),
+    "logits": _Head(
+        Words("Where the prediction comes from", "预测从哪里来"),
+        Words(
+            "The logit of the most likely token after the text is a sum to which each part of the model adds directly. "
+            "A positive bar raises the logit. What a part changes in later layers is credited to those layers.",
+            "文本之后最可能的 token，其 logit 是一个和：模型的每个部分直接加上自己的一份。向上的柱提高 logit。"
+            "一个部分在后面各层引起的变化，算在后面各层。",
         ),
     ),
     "heads": _Head(
@@ -139,7 +159,9 @@ def write_report(
     plans: list[tuple[str, Callable[[], _Parts]]] = [
         ("surprise", lambda: _both(_shown(surprise_view(subject, reading), tables=1))),
         ("attention", lambda: _both(_shown(attention_view(subject, reading)))),
+        ("attended", lambda: _both(_shown(attended_view(subject, reading), tables=0))),
         ("lens", lambda: _both(_shown(lens_view(subject, reading), tables=1))),
+        ("logits", lambda: _both(_shown(logits_view(subject, reading), tables=1))),
         ("heads", lambda: _both(_shown(heads_view(subject, probes=[reading], seed=seed)))),
         ("neighbours", lambda: _neighbours(subject, reading, word)),
         ("vectors", lambda: _vectors(subject, reading, word, seed)),
