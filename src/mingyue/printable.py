@@ -9,6 +9,8 @@ import unicodedata
 # surrogates, and the two characters that XML does not allow.
 _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
+_BLANKS = str.maketrans({" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"})
+
 
 def printable(text: str) -> str:
     r"""`text` with a symbol for each control character (␇) and an escape for others that cannot be shown (`\u202e`).
@@ -16,6 +18,11 @@ def printable(text: str) -> str:
     Line ends and tabs are kept. A byte of a file name that is not UTF-8, a lone surrogate in Python, becomes `\xe9`.
     """
     return _UNSHOWABLE.sub(_shown, text)
+
+
+def token_symbols(text: str) -> str:
+    """The text of a token on one line, with nothing blank: ␣ a space, ⏎ a line end, ⇥ a tab, ␇ a control character."""
+    return standing_alone(printable(text.translate(_BLANKS)))
 
 
 def standing_alone(text: str) -> str:

@@ -121,7 +121,7 @@ def test_the_table_has_the_words_that_are_asked_for_up_to_three(lively):
         view = lens_view(subject, reading, top=top)
         table = view.tables("en")[1]
         for t, row in enumerate(table.rows):
-            for layer, cell in enumerate(row[1:-1]):
+            for layer, cell in enumerate(row[2:-1]):
                 words = [f"{word} " for word in view.top_pieces_LTK[layer][t][:shown]]
                 assert cell.count("%") + cell.count("e-") == shown
                 assert all(word in cell for word in words)
@@ -148,10 +148,10 @@ def test_fewer_than_one_word_is_refused_and_more_than_there_are_is_all(lively):
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_charts_tables_and_dict(lively, language):
     view = lens_view(lively(), lively().read("abcd"))
-    grid, rank, logprob, apart = view.charts(language)
+    grid, rank, surprise, apart = view.charts(language)
     assert grid.cells[2][1].text == view.top_pieces_LTK[2][1][0]
     assert rank.rows[0]["rank"] == pytest.approx(view.truth_rank_LT[0, :3].mean())
-    assert logprob.rows[2]["logprob"] == pytest.approx(view.truth_logprob_LT[2, :3].mean(), abs=1e-6)
+    assert surprise.rows[2]["surprise"] == pytest.approx(-view.truth_logprob_LT[2, :3].mean(), abs=1e-6)
     assert apart.rows[2]["kl"] == 0
     assert len(view.tables(language)[1].rows) == 4
     found = json.loads(json.dumps(view.to_dict(), allow_nan=False))

@@ -92,7 +92,7 @@ _HEADS = {
         Words(
             "Tokens whose embeddings point in the most similar direction (cosine; 1 = the same direction). The input "
             "table embeds the tokens that are read, the output table predicts the next token.",
-            "嵌入方向最接近的 token（余弦，1 表示方向相同）。输入表用于读取，输出表用于预测。",
+            "嵌入方向最接近的 token（余弦，1 表示方向相同）。嵌入表用于读取，输出表用于预测。",
         ),
     ),
     "vectors": _Head(
