@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, get_origin
 
 from mingyue.config import Count, Seed, checked
+from mingyue.inspection.run_texts import RunTexts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
 
@@ -63,6 +64,11 @@ class Inspected(Protocol):
 
     def probes(self, texts: Sequence[str]) -> Sequence[Text]:
         """The text of the inspection, if there is one, and further texts."""
+        ...
+
+    @property
+    def run_texts(self) -> RunTexts | None:
+        """The texts of the run that trained the model; None where they are not at hand."""
         ...
 
     def film(self) -> View:

@@ -12,7 +12,7 @@ from mingyue.config import EncoderDecoderConfig
 from mingyue.errors import GenerationError
 from mingyue.inspection.attention import attention_view
 from mingyue.inspection.command import ONE_TEXT, SEED, Command, Inspected, Option, Progress
-from mingyue.inspection.heads import heads_view
+from mingyue.inspection.heads import MOST_TOKENS, heads_view
 from mingyue.inspection.lens import lens_view
 from mingyue.inspection.neighbours import NeighboursView, neighbours_view
 from mingyue.inspection.subject import Reading, Subject
@@ -82,9 +82,10 @@ _HEADS = {
         Words("Attention heads", "注意力头"),
         Words(
             "Heads are labelled by their attention on probe texts, with the score of the label and the score of "
-            "uniform attention. The loss without a head measures its effect; a high score alone does not show it.",
+            "uniform attention. The loss without a head measures its effect; a high score alone does not show it. Only "
+            "changes of the loss that are clear of their standard errors are coloured.",
             "每个头按它在探测文本上的注意力标注，旁边是标签的分数和均匀注意力的分数。"
-            "没有这个头时的损失衡量它的作用；分数高并不说明作用大。",
+            "没有这个头时的损失衡量它的作用；分数高并不说明作用大。损失的变化明显超出标准误时才着色。",
         ),
     ),
     "neighbours": _Head(
@@ -140,7 +141,7 @@ def write_report(
         ("surprise", lambda: _both(_shown(surprise_view(subject, reading), tables=1))),
         ("attention", lambda: _both(_shown(attention_view(subject, reading)))),
         ("lens", lambda: _both(_shown(lens_view(subject, reading), tables=1))),
-        ("heads", lambda: _both(_shown(heads_view(subject, probes=[reading], seed=seed)))),
+        ("heads", lambda: _both(_shown(_heads(inspected, reading, seed)))),
         ("neighbours", lambda: _neighbours(subject, reading, word)),
         ("vectors", lambda: _vectors(subject, reading, word, seed)),
         ("trace", lambda: _both(_shown(trace_view(subject, reading)))),
@@ -210,6 +211,13 @@ def _facts(subject: Subject, reading: Reading, language: Language) -> TextTable:
         (Words("parameters", "参数"), f"{counted.parameters:,}"),
     ]
     return TextTable("", (), [(name.of(language), value) for name, value in rows])
+
+
+def _heads(inspected: Inspected, reading: Reading, seed: int) -> View:
+    """Heads on held-out texts of the run; on the text of the page where there are none: one text is short."""
+    run = inspected.run_texts
+    held_out = list[Reading]() if run is None else run.held_out(MOST_TOKENS)
+    return heads_view(inspected.subject, probes=None if held_out else [reading], held_out=held_out, seed=seed)
 
 
 def _words_of(subject: Subject, reading: Reading) -> list[str]:
