@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from mingyue.bundle import save_bundle
 from mingyue.config import DataSettings, EncoderDecoderConfig, ModelConfig, PairSettings, TokenizerSettings
 from mingyue.data import prepare_corpus, prepare_pairs
 from mingyue.inspection import Subject
+from mingyue.inspection.neighbours import FEWEST_SEEN, neighbours_view
 from mingyue.inspection.run_texts import LONGEST, RunTexts
 from mingyue.models import build_model
 from mingyue.text import train_char
@@ -32,7 +34,8 @@ def text_run(tmp_path):
         training = {"starts_with_bos": corpus.starts_with_bos}
         save_bundle(run / "model", config, model.state_dict(), tokenizer, training)
         (run / "run.toml").write_text("", encoding="utf-8")
-        return run, Subject(model, tokenizer, starts_with_bos=corpus.starts_with_bos), corpus
+        subject = Subject(model, tokenizer, starts_with_bos=corpus.starts_with_bos, unseen=corpus.unseen)
+        return run, subject, corpus
 
     return made
 
@@ -126,3 +129,39 @@ def test_a_run_and_its_model_folder_use_the_text_of_the_run_and_a_bundle_alone_s
     assert mingyue.inspect(mingyue.load(run / "model")).run_texts is None, "a loaded model has no folder"
     given = mingyue.inspect(run, "The mill").heads()
     assert given.measured.tokens == len("The mill")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_neighbours_show_how_often_each_token_occurs_and_warn_of_rare_ones(text_run, language):
+    """V2: a token seen 27 times had neighbours at 0.97, all alike, without a word."""
+    run, subject, _ = text_run("".join(f"The mill {n} turns{'q' if n % 20 == 0 else ''}.\n" for n in range(300)))
+    texts = RunTexts.of(run / "data", subject)
+    counts = texts.counts()
+    view = neighbours_view(subject, "l", top=50, run=texts)
+    (table,) = view.tables(language)
+    shown = {row[1]: row[3] for row in table.rows}
+    for index, piece in zip(view.nearest[0].ids_K, view.nearest[0].pieces_K, strict=True):
+        assert shown[piece] == f"{counts[index]:,}"
+    (l_count,) = counts[subject.tokenizer.encode("l")]
+    assert f"{l_count:,}" in table.note
+    assert str(FEWEST_SEEN) not in table.note
+    labels = [row["token"] for row in view.charts(language)[0].rows]
+    rare = [label.endswith("*") for label in labels]
+    assert rare == [count < FEWEST_SEEN for count in view.nearest[0].counts_K]
+    assert any(rare) and not all(rare)
+    assert "* " in view.charts(language)[0].note
+    seldom = neighbours_view(subject, "q", run=texts)
+    assert str(FEWEST_SEEN) in seldom.tables(language)[0].note
+    assert json.loads(json.dumps(seldom.to_dict()))["nearest"][0]["count"] == counts[subject.tokenizer.encode("q")[0]]
+
+
+@pytest.mark.parametrize(("language", "said"), [("en", "is unknown: the run"), ("zh", "找不到")])
+def test_without_the_run_counts_are_said_to_be_unknown(text_run, language, said):
+    """V2: a bundle alone does not know its training text."""
+    run, _, _ = text_run(LINES)
+    known = mingyue.inspect(run).neighbours("m")
+    assert said not in known.tables(language)[0].note
+    alone = mingyue.inspect(mingyue.load(run)).neighbours("m")
+    assert said in alone.tables(language)[0].note
+    assert {row[3] for row in alone.tables(language)[0].rows} == {"?"}
+    assert alone.to_dict()["nearest"][0]["counts_K"] is None

@@ -14,7 +14,7 @@ from mingyue.inspection.attention import attention_view
 from mingyue.inspection.command import ONE_TEXT, SEED, Command, Inspected, Option, Progress
 from mingyue.inspection.heads import MOST_TOKENS, heads_view
 from mingyue.inspection.lens import lens_view
-from mingyue.inspection.neighbours import NeighboursView, neighbours_view
+from mingyue.inspection.neighbours import NeighboursView, about_counts, neighbours_view
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.surprise import surprise_view
 from mingyue.inspection.tokens import token_string
@@ -142,7 +142,7 @@ def write_report(
         ("attention", lambda: _both(_shown(attention_view(subject, reading)))),
         ("lens", lambda: _both(_shown(lens_view(subject, reading), tables=1))),
         ("heads", lambda: _both(_shown(_heads(inspected, reading, seed)))),
-        ("neighbours", lambda: _neighbours(subject, reading, word)),
+        ("neighbours", lambda: _neighbours(inspected, reading, word)),
         ("vectors", lambda: _vectors(subject, reading, word, seed)),
         ("trace", lambda: _both(_shown(trace_view(subject, reading)))),
     ]
@@ -228,14 +228,14 @@ def _words_of(subject: Subject, reading: Reading) -> list[str]:
     return list(dict.fromkeys(word for word in found if word.strip().isalpha()))
 
 
-def _neighbours(subject: Subject, reading: Reading, word: str | None) -> _Parts:
-    """Charts of the given word, or a table of some words of the text."""
+def _neighbours(inspected: Inspected, reading: Reading, word: str | None) -> _Parts:
+    """Charts of the given word, or tables of some words of the text."""
+    subject, run = inspected.subject, inspected.run_texts
     if word is not None:
-        return _both(_shown(neighbours_view(subject, word), tables=0))
-    views = [neighbours_view(subject, one) for one in _words_of(subject, reading) if _is_token(subject, one)]
-    return _both(
-        lambda language: [_neighbour_table(views[:WORDS_SHOWN], language)] if views else [_NO_WORDS.of(language)]
-    )
+        return _both(_shown(neighbours_view(subject, word, run=run)))
+    words = [one for one in _words_of(subject, reading) if _is_token(subject, one)][:WORDS_SHOWN]
+    views = [neighbours_view(subject, one, run=run) for one in words]
+    return _both(lambda language: [_neighbour_table(views, language)] if views else [_NO_WORDS.of(language)])
 
 
 def _neighbour_table(views: Sequence[NeighboursView], language: Language) -> TextTable:
@@ -246,7 +246,8 @@ def _neighbour_table(views: Sequence[NeighboursView], language: Language) -> Tex
         [f"{one.pieces_K[rank]} {one.cosines_K[rank]:.2f}" if rank < len(one.pieces_K) else "" for one in found]
         for rank in range(max(len(one.pieces_K) for one in found))
     ]
-    return TextTable("", columns, rows)
+    notes = dict.fromkeys(note.of(language) for one in found for note in about_counts(one, marked=False))
+    return TextTable("", columns, rows, note=("" if language == "zh" else " ").join(notes))
 
 
 def _is_token(subject: Subject, word: str) -> bool:
