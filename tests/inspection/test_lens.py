@@ -156,3 +156,27 @@ def test_charts_tables_and_dict(lively, language):
     assert len(view.tables(language)[1].rows) == 4
     found = json.loads(json.dumps(view.to_dict(), allow_nan=False))
     assert np.array(found["top_probabilities_LTK"]).shape == (3, 4, 5)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_why_low_layers_predict_what_they_do_depends_on_the_model(lively, lively_pairs, language, tied):
+    """V6: with tied embeddings the token just read, else what follows it often; that was explained nowhere."""
+    words = {"en": ("(tied)", "bigram"), "zh": ("绑定", "bigram")}[language]
+    for view in (
+        lens_view(lively(tied_output=tied), lively().read("abc")),
+        lens_view(lively_pairs(tied_output=tied), lively_pairs().read("abc", "xyz")),
+    ):
+        for note in (view.charts(language)[0].note, view.tables(language)[0].note):
+            assert [word in note for word in words] == [tied, not tied]
+        assert view.to_dict()["tied"] is tied
+
+
+def test_with_tied_embeddings_the_embeddings_predict_the_token_just_read(lively):
+    """V6: the sentence is true of a model whose embeddings differ from each other."""
+    subject = lively(positions="rotary", final_norm=True)
+    with torch.no_grad():
+        table = subject.module.embedding.weight
+        table.copy_(torch.nn.functional.normalize(table, dim=1) * 4)
+    view = lens_view(subject, subject.read("hello"))
+    assert view.top_ids_LTK[0, :, 0].tolist() == subject.read("hello").ids_T.tolist()

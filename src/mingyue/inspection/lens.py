@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mingyue.charts import Chart, LineChart, TextMark, WordGrid
 from mingyue.config import Positive
@@ -17,6 +17,7 @@ from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.capture import capture
 from mingyue.inspection.command import ONE_TEXT, Command, Option
 from mingyue.inspection.labels import decimals, layer_ticks, percent, token_at
+from mingyue.inspection.lens_notes import about_means, about_picture
 from mingyue.inspection.ranking import Ranked, concatenated, ranked, row_slices
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.taps import stream_taps, tap_label
@@ -58,6 +59,8 @@ class LensView(View):
     """KL(output ‖ layer) in nats, from the model's output to the layer's prediction; 0 in the last row."""
     normed: bool
     """Whether the final norm was applied to each layer before the output layer (the model has one)."""
+    tied: bool = False
+    """Whether the output layer is the embedding table, which decides what the low layers show."""
     source: str | None = None
     printed: int = 1
     """Predictions in a cell of the printed table."""
@@ -72,7 +75,7 @@ class LensView(View):
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, by name."""
-        plain = ("pieces_T", "truth_pieces_T", "places_L", "top_pieces_LTK", "normed", "source")
+        plain = ("pieces_T", "truth_pieces_T", "places_L", "top_pieces_LTK", "normed", "tied", "source")
         arrays = (
             "truth_T", "top_ids_LTK", "top_probabilities_LTK", "truth_rank_LT", "truth_logprob_LT", "divergence_LT",
         )  # fmt: skip
@@ -98,7 +101,7 @@ class LensView(View):
             ]
             for layer in range(len(self.places_L))
         ]
-        note = [self._about_picture(language)]
+        note = [about_picture(self.normed, self.tied, ends_open=self._ends_open).of(language)]
         if first:
             cut = Words(
                 f"The last {MOST_COLUMNS} of {n_all} positions.", f"共 {n_all} 个位置，这里是最后 {MOST_COLUMNS} 个。"
@@ -144,38 +147,6 @@ class LensView(View):
     def _ends_open(self) -> bool:
         """Whether the token after the last position is unknown."""
         return bool(len(self.truth_T)) and bool(self.truth_T[-1] < 0)
-
-    def _read_out(self) -> Words:
-        """How a prediction is decoded from a layer."""
-        norm = (
-            Words("after the final norm", "经过最终归一化")
-            if self.normed
-            else Words("as it is (this model has no final norm)", "原样（这个模型没有最终归一化）")
-        )
-        return Words(
-            f"the residual stream at that layer, {norm.en}, through the output layer. Layers are counted from 0.",
-            f"该层的残差流，{norm.zh}，再经过输出层。层从 0 数起。",
-        )
-
-    def _about_picture(self, language: Language) -> str:
-        how, last = self._read_out(), Words("", "")
-        if self._ends_open:
-            last = Words(
-                " The last column is a prediction: the next token is unknown.", "最后一列是预测：后面的 token 未知。"
-            )
-        return Words(
-            f"Columns: the token just read. Rows: {how.en}{last.en}", f"列：刚读到的 token。行：{how.zh}{last.zh}"
-        ).of(language)
-
-    def _about_means(self, language: Language) -> str:
-        how, known = self._read_out(), int((self.truth_T >= 0).sum())
-        if not known:
-            return Words(f"Rows: {how.en}", f"行：{how.zh}").of(language)
-        positions = "position" if known == 1 else "positions"
-        return Words(
-            f"Rows: {how.en} Rank and −log P: means over the {known:,} {positions} where the next token is known.",
-            f"行：{how.zh}名次和 −log P 是已知下一个 token 的 {known:,} 个位置上的平均。",
-        ).of(language)
 
     def _about_words(self, language: Language) -> str:
         n_all, n_top = len(self.pieces_T), self.top_ids_LTK.shape[-1]
@@ -252,7 +223,13 @@ class LensView(View):
             [label, decimals(rank, 1), decimals(surprise), decimals(apart)]
             for label, rank, surprise, apart in zip(self._labels(language), *self.means_L(), strict=True)
         ]
-        return TextTable(self.title.of(language), names, rows, right=names[1:], note=self._about_means(language))
+        return TextTable(
+            self.title.of(language),
+            names,
+            rows,
+            right=names[1:],
+            note=about_means(self.normed, self.tied, int((self.truth_T >= 0).sum())).of(language),
+        )
 
     def _words(self, language: Language) -> TextTable:
         n_all = len(self.pieces_T)
@@ -325,6 +302,7 @@ def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> 
         truth_logprob_LT=to_numpy(torch.stack([one.truth_logprob_N for one in layers])),
         divergence_LT=to_numpy(torch.stack([torch.cat(parts) for parts in apart])),
         normed=module.config.final_norm,
+        tied=not isinstance(module.output, nn.Linear),
         source=reading.source,
         printed=printed,
     )
