@@ -85,12 +85,12 @@ def test_a_token_has_one_position_in_every_table_chart_and_json(read, kind, lang
     number = surprise.pieces_N.index(WORD)
     assert surprise.to_dict()["position_N"][number] == at
     assert _found(surprise.tables(language)[1], ["token"]) == {at}
-    assert surprise.charts(language)[0].marks[number].hover[0].startswith(f"{at} {WORD}")
+    assert surprise.charts(language)[0].marks[number].hover[0].startswith(f"{at}:{WORD}")
 
     lens = lens_view(subject, reading)
     assert lens.to_dict()["position_T"][lens.pieces_T.index(WORD)] == at
     grid = lens.charts(language)[0]
-    assert f"{at} {WORD}" in grid.cells[0][list(grid.column_labels).index(WORD)].hover[0]
+    assert f"{at}:{WORD}" in grid.cells[0][list(grid.column_labels).index(WORD)].hover[0]
     shown = _found(lens.tables(language)[1], ["read", "读到"])
     assert shown == {at}
 
@@ -99,7 +99,7 @@ def test_a_token_has_one_position_in_every_table_chart_and_json(read, kind, lang
     saved = film.to_dict()["frames"][0]
     assert saved["position_T"][saved["pieces_T"].index(WORD)] == at
     scene = film.charts(language)[0].steps[0]
-    assert f"{at} {WORD}" in scene.words[0][list(scene.word_columns).index(WORD)].hover[0]
+    assert f"{at}:{WORD}" in scene.words[0][list(scene.word_columns).index(WORD)].hover[0]
 
     one_head = attention_view(subject, reading, layer=0, head=0)
     for part, table in zip(one_head.parts, one_head.tables(language), strict=True):
@@ -110,12 +110,12 @@ def test_a_token_has_one_position_in_every_table_chart_and_json(read, kind, lang
         if table.columns[0]:
             assert _found(table, ["token"]) == {wanted}
         else:
-            assert [row[0] for row in table.rows if row[0].endswith(f" {WORD}")] == [f"{wanted} {WORD}"]
+            assert [row[0] for row in table.rows if row[0].endswith(f":{WORD}")] == [f"{wanted}:{WORD}"]
     for part, table in zip(one_head.parts, attention_view(subject, reading).tables(language), strict=True):
         for cell in (row[-1] for row in table.rows if row[-1]):
-            query, key = re.fullmatch(r"(\d+ \S+) → (\d+ \S+) \d\.\d\d", cell).groups()
-            assert query in {f"{n} {piece}" for n, piece in enumerate(part.query_pieces)}
-            assert key in {f"{n} {piece}" for n, piece in enumerate(part.key_pieces)}
+            query, key = re.fullmatch(r"(\d+:\S+) → (\d+:\S+) \d\.\d\d", cell).groups()
+            assert query in {f"{n}:{piece}" for n, piece in enumerate(part.query_pieces)}
+            assert key in {f"{n}:{piece}" for n, piece in enumerate(part.key_pieces)}
 
     patch = patching(subject, reading, other, answer="a", instead="b")
     assert patch.clean_pieces.index(WORD) == at

@@ -178,15 +178,17 @@ def _heads_table(part: PartWeights, language: Language) -> TextTable:
     columns[pair] = _pairs(part)
     headings = [name.of(language) for name in columns]
     return TextTable(
-        title=PART_NAMES[part.part].of(language),
+        title=Words(
+            f"{PART_NAMES[part.part].en}: weights of each head", f"{PART_NAMES[part.part].zh}：各个头的权重"
+        ).of(language),
         columns=headings,
         rows=[*(list(row) for row in zip(*columns.values(), strict=True)), [*uniform, ""]],
         right=headings[:-1],
         note=Words(
-            "Means over all queries. `2 a → 0 b 0.90`: the query at position 2 gives the key at position 0 the weight "
+            "Means over all queries. `2:a → 0:b 0.90`: the query at position 2 gives the key at position 0 the weight "
             "0.90, the largest of this head (queries with a single key left out). Positions are counted from 0. The "
             "last row is uniform attention.",
-            "对所有查询取平均。`2 a → 0 b 0.90`：位置 2 的查询给位置 0 的键的权重是 0.90，为该头最大的权重"
+            "对所有查询取平均。`2:a → 0:b 0.90`：位置 2 的查询给位置 0 的键的权重是 0.90，为该头最大的权重"
             "（只有一个键的查询不算）。位置从 0 数起。末行为均匀注意力。",
         ).of(language),
     )
@@ -228,7 +230,7 @@ def _top_table(part: PartWeights, language: Language) -> TextTable:
         top = [key for key in np.argsort(-weights_S, kind="stable")[:3] if weights_S[key] > 0]
         cells = [f"{keys[key]} {weights_S[key]:.2f}" for key in top]
         at = part.query_positions[row]
-        rows.append([at, part.rows[row].removeprefix(f"{at} "), *cells, *[""] * (3 - len(cells))])
+        rows.append([at, part.rows[row].removeprefix(f"{at}:"), *cells, *[""] * (3 - len(cells))])
     position, token = Words("position", "位置").of(language), Words("token", "token").of(language)
     columns = [position, token, *(Words(f"key {n}", f"键 {n}").of(language) for n in (1, 2, 3))]
     notes = [

@@ -199,7 +199,7 @@ def film_view(
 
 def _word(read: str, language: Language, words_K: Sequence[str], values_K: Sequence[float]) -> TextMark:
     """The most likely token; the others on hover, after the token that was read."""
-    lines = [Words(f"after {read}:", f"读到 {read} 之后：").of(language)]
+    lines = [Words(f"after {read}", f"读到 {read} 之后").of(language)]
     lines += [f"{word}  {percent(value)}" for word, value in zip(words_K, values_K, strict=True)]
     return TextMark(words_K[0], values_K[0], lines)
 

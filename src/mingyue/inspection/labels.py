@@ -41,8 +41,8 @@ def head_label(head: int, language: Language) -> str:
 
 
 def token_at(position: int | str, piece: str) -> str:
-    """`3 月`: a token and its position, counted from 0, as tables and hover texts name it."""
-    return f"{position} {piece}"
+    """`3:月`: a token and its position, counted from 0, as tables and hover texts name it."""
+    return f"{position}:{piece}"
 
 
 def layer_ticks(labels: Sequence[str]) -> list[str] | list[int]:

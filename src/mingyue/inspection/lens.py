@@ -120,7 +120,7 @@ class LensView(View):
 
     def _hover(self, layer: int, t: int, language: Language) -> list[str]:
         read = token_at(t, self.pieces_T[t])
-        lines = [Words(f"after {read}:", f"读到 {read} 之后：").of(language)]
+        lines = [Words(f"after {read}", f"读到 {read} 之后").of(language)]
         lines += [
             f"{piece}  {percent(value)}"
             for piece, value in zip(
@@ -224,7 +224,7 @@ class LensView(View):
             for label, rank, surprise, apart in zip(self._labels(language), *self.means_L(), strict=True)
         ]
         return TextTable(
-            self.title.of(language),
+            Words("Logit lens: means by layer", "Logit lens：各层的平均").of(language),
             names,
             rows,
             right=names[1:],

@@ -205,7 +205,7 @@ def _facts(subject: Subject, reading: Reading, language: Language) -> TextTable:
     encoder = f"{config.n_encoder_layers} + " if isinstance(config, EncoderDecoderConfig) else ""
     rows += [
         (Words("layers", "层数"), f"{encoder}{config.n_layers}"),
-        (Words("heads", "头数"), f"{config.n_heads} × {config.d_head}"),
+        (Words("heads", "头数"), f"{config.n_heads} (d_head {config.d_head})"),
         (Words("width", "宽度"), f"{config.d_model:,}"),
         (Words("vocabulary", "词表"), f"{config.vocab_size:,}"),
         (Words("parameters", "参数"), f"{counted.parameters:,}"),
@@ -241,7 +241,11 @@ def _neighbours(inspected: Inspected, reading: Reading, word: str | None) -> _Pa
 def _neighbour_table(views: Sequence[NeighboursView], language: Language) -> TextTable:
     """A column for each word and embedding table, the nearest tokens from top to bottom."""
     found = [one for view in views for one in view.nearest]
-    columns = [f"{one.piece}: {re.split('[（(]', one.table.of(language))[0].strip()}" for one in found]
+    tables = [re.split("[（(]", one.table.of(language))[0].strip() for one in found]
+    columns = [
+        Words(f"{one.piece}: {table}", f"{one.piece}：{table}").of(language)
+        for one, table in zip(found, tables, strict=True)
+    ]
     rows = [
         [f"{one.pieces_K[rank]} {one.cosines_K[rank]:.2f}" if rank < len(one.pieces_K) else "" for one in found]
         for rank in range(max(len(one.pieces_K) for one in found))

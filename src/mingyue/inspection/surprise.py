@@ -78,7 +78,7 @@ class SurpriseView(View):
                 low=0.0,
                 high=_DARKEST,
                 legend=Words("−log P, nats", "−log P（nat）").of(language),
-                note=self._about(language),
+                note=self._about(language, coloured=True),
             )
         ]
 
@@ -93,7 +93,8 @@ class SurpriseView(View):
             (Words("perplexity", "困惑度"), decimals(math.exp(min(self.nats_per_token, 700.0)))),
         ]
         rows = [[name.of(language), number] for name, number in facts]
-        whole = TextTable(self.title.of(language), [fact, value], rows, right=[value], note=self._about(language))
+        title = Words("Surprise of the whole text", "整段文本的意外程度").of(language)
+        whole = TextTable(title, [fact, value], rows, right=[value], note=self._about(language))
         return [whole, self._each(language)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,12 +110,12 @@ class SurpriseView(View):
     def _hover(self, n: int, language: Language) -> list[str]:
         value, token = self._value(n), token_at(int(self.position_N[n]), self.pieces_N[n])
         if value is None:
-            alone = Words(f"{token}: there is no token before it", f"{token}：前面没有 token")
+            alone = Words(f"{token}, there is no token before it", f"{token}，前面没有 token")
             return [alone.of(language)]
         probability, rank = percent(math.exp(-value)), int(self.rank_N[n])
         head = Words(
-            f"{token}: −log P = {value:.2f} nats, P = {probability}, rank {rank}",
-            f"{token}：−log P = {value:.2f} nat，P = {probability}，第 {rank} 名",
+            f"{token}, −log P = {value:.2f} nats, P = {probability}, rank {rank}",
+            f"{token}，−log P = {value:.2f} nat，P = {probability}，第 {rank} 名",
         )
         return [head.of(language), *self._alternatives(n)]
 
@@ -146,13 +147,16 @@ class SurpriseView(View):
         note = FROM_BOS.of(language) if len(self.position_N) and self.position_N[0] else ""
         return TextTable(title.of(language), names, rows, right=[names[0], *names[2:5]], note=note)
 
-    def _about(self, language: Language) -> str:
-        said = [
-            Words(
-                f"Darker = less likely; the scale ends at {_DARKEST:.0f} nats (P = {percent(math.exp(-_DARKEST))}).",
-                f"颜色越深，可能性越小；色标到 {_DARKEST:.0f} nat 为止（P = {percent(math.exp(-_DARKEST))}）。",
+    def _about(self, language: Language, *, coloured: bool = False) -> str:
+        said = list[Words]()
+        if coloured:
+            end = percent(math.exp(-_DARKEST))
+            said.append(
+                Words(
+                    f"Darker = less likely; the scale ends at {_DARKEST:.0f} nats (P = {end}).",
+                    f"颜色越深，可能性越小；色标到 {_DARKEST:.0f} nat 为止（P = {end}）。",
+                )
             )
-        ]
         if len(self.pieces_N) and self.rank_N[0] == 0:
             said.append(
                 Words(
