@@ -13,6 +13,8 @@ _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069
 _MOST_SHOWN = 80
 """Characters of a value in a message."""
 
+_BLANKS = str.maketrans({" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"})
+
 
 def printable(text: str) -> str:
     r"""`text` with a symbol for each control character (␇) and an escape for others that cannot be shown (`\u202e`).
@@ -23,6 +25,11 @@ def printable(text: str) -> str:
     if isinstance(text, Words):
         return text.mapped(printable)
     return _UNSHOWABLE.sub(_symbol, text)
+
+
+def token_symbols(text: str) -> str:
+    """The text of a token on one line, with nothing blank: ␣ a space, ⏎ a line end, ⇥ a tab, ␇ a control character."""
+    return standing_alone(printable(text.translate(_BLANKS)))
 
 
 def standing_alone(text: str) -> str:

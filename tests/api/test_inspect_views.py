@@ -154,7 +154,7 @@ def test_a_report_says_which_sections_have_nothing_to_show(looks, tmp_path):
 def test_heads_take_several_texts(looks):
     both = looks["text"].heads(["明月光"])
     assert both.loss != looks["text"].heads().loss
-    assert "2" in both.measured_on.en
+    assert "2" in both.measured.about.en
 
 
 def test_patching_reads_a_corrupted_text_of_the_same_length(looks):

@@ -304,8 +304,11 @@ def test_defaults_that_help_shows_are_those_of_the_views():
 def test_without_a_view_or_with_an_unknown_one_the_views_are_listed(run, model):
     for given, told in (
         ((), "needs a view"),
+        (("--text", "x"), "needs a view"),
         (("atention", model), "Did you mean attention?"),
-        ((model,), "not a view"),
+        ((model, "atention"), "Did you mean attention?"),
+        (("x" * 5000,), "is not a view"),
+        ((model,), "the view is missing: mingyue inspect VIEW"),
     ):
         code, out, err = run("inspect", *given)
         assert (code, out) == (2, "")

@@ -122,7 +122,7 @@ class Inspection(InspectedModel):
         """The attention pattern of each head, with the score of its label, and the loss without the head.
 
         The loss is measured on the text of this inspection and on `texts` (for an encoder-decoder model sources, with
-        the model's own translations), if there are any.
+        the model's own translations), if there are any; else on held-out texts of the run, where they are at hand.
         """
         return self.view("heads", texts=texts, seed=seed, progress=progress)
 

@@ -12,7 +12,9 @@ from mingyue.api.model import Model
 from mingyue.api.translator import Translator
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection import Reading, Subject
+from mingyue.inspection.run_texts import RunTexts
 from mingyue.paths import path_of
+from mingyue.training import RunFolder
 from mingyue.words import Words
 
 if TYPE_CHECKING:
@@ -85,6 +87,17 @@ class InspectedModel:
         from mingyue.api.training_sample import training_sample
 
         return training_sample(self.subject, self.folder, corpus, tokens=tokens, seed=seed)
+
+    @cached_property
+    def run_texts(self) -> RunTexts | None:
+        """The texts of the run that trained this model; None where the folder of the run is not at hand."""
+        if self.folder is None:
+            return None
+        folder = self.folder.resolve()
+        for run in (RunFolder(folder), RunFolder(folder.parent)):
+            if folder in (run.path, run.model) and run.settings_path.is_file():
+                return RunTexts.of(run.data, self.subject)
+        return None
 
     def _read(self, *, any_length: bool = False) -> Reading:
         text = self._source if isinstance(self.model, Translator) else self._text

@@ -15,7 +15,7 @@ from mingyue.cli.main import main
 from mingyue.cli.screen import print_note, show, stderr, stdout, table, write, write_json
 from mingyue.cli.texts import collect, without_final_newline
 from mingyue.config import Workers, nearest
-from mingyue.errors import SettingsError
+from mingyue.errors import MingyueError, SettingsError
 from mingyue.paths import check_output, path_of
 from mingyue.words import interface_language
 
@@ -135,11 +135,23 @@ def _no_view(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=
         return _old_order(view)
     listed = "\n".join(f"  {name:<12}{line}" for name, (line, _) in VIEWS.items())
     advice = f"The views are:\n{listed}"
-    if not tokens:
-        raise SettingsError("mingyue inspect needs a view and a model", advice=advice)
-    if guess := nearest(tokens[0], VIEWS):
+    first = tokens[0] if tokens else "-"
+    if first.startswith("-"):
+        raise SettingsError("mingyue inspect needs a view and a model: mingyue inspect VIEW MODEL", advice=advice)
+    folder = _exists(first)
+    written = [token for token in tokens[1:] if not token.startswith("-")][:1] if folder else [first]
+    if guess := next(filter(None, (nearest(word, VIEWS) for word in written)), None):
         advice = f"Did you mean {guess}? {advice}"
-    raise SettingsError(f"{tokens[0]!r} is not a view", advice=advice)
+    if folder:
+        raise SettingsError(f"the view is missing: mingyue inspect VIEW {first}", advice=advice)
+    raise SettingsError(f"{first!r} is not a view", advice=advice)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return path_of(path).exists()
+    except (OSError, MingyueError):  # such as a name that is too long
+        return False
 
 
 def _old_order(view: str) -> int:

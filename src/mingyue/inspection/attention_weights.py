@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mingyue.errors import NothingToShowError
 from mingyue.inspection.capture import capture
+from mingyue.inspection.labels import token_at
 from mingyue.inspection.parts import AttentionPart, Part
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.words import Words
@@ -77,6 +78,16 @@ class PartWeights:
     def in_blocks(self) -> bool:
         """Whether rows and columns are blocks of tokens."""
         return self.weights_LHTS.shape[2:] != self.tokens
+
+    @property
+    def query_positions(self) -> list[str]:
+        """The position of each row, from 0; of a block of tokens the first and the last: 8–15."""
+        return _positions(self.tokens[0], len(self.rows))
+
+    @property
+    def key_positions(self) -> list[str]:
+        """The same of each column."""
+        return _positions(self.tokens[1], len(self.columns))
 
 
 def pieces_of(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -171,8 +182,18 @@ def _block_labels(pieces: Sequence[str], side: int) -> tuple[str, ...]:
     size = _blocks(len(pieces), side)
     if size == 1:
         return tuple(pieces)
-    starts = range(0, len(pieces), size)
-    return tuple(f"{start}–{min(start + size, len(pieces)) - 1}:{pieces[start]}…" for start in starts)
+    return tuple(
+        token_at(position, f"{pieces[number * size]}…")
+        for number, position in enumerate(_positions(len(pieces), -(-len(pieces) // size)))
+    )
+
+
+def _positions(n_tokens: int, n_blocks: int) -> list[str]:
+    size = _blocks(n_tokens, n_blocks)
+    if size == 1:
+        return [str(position) for position in range(n_tokens)]
+    ends = [(start, min(start + size, n_tokens) - 1) for start in range(0, n_tokens, size)]
+    return [str(start) if start == end else f"{start}–{end}" for start, end in ends]
 
 
 def _measure(weights_HTS: Tensor, allowed_TS: Tensor, part: AttentionPart) -> list[Tensor]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mingyue.config import Count, Seed, checked
+from mingyue.inspection.run_texts import RunTexts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
 from mingyue.words import Words
@@ -92,6 +93,11 @@ class Inspected(Protocol):
 
         Raises `SettingsError` for a model that does not come from a run, if no file is given.
         """
+        ...
+
+    @property
+    def run_texts(self) -> RunTexts | None:
+        """The texts of the run that trained the model; None where they are not at hand."""
         ...
 
     def film(self) -> View:

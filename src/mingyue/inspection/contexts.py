@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mingyue.charts import BarChart, Chart, TextMark, WordGrid
 from mingyue.config import Count, Positive
-from mingyue.errors import SettingsError
+from mingyue.errors import NothingToShowError, SettingsError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.choices import chosen_position
 from mingyue.inspection.command import ONE_TEXT, SEED, Command, Inspected, Option, Progress, TrainingSample
@@ -23,7 +23,7 @@ from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
 from mingyue.nn import Taps
-from mingyue.words import Language, NothingToShowError, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 BEFORE, AFTER = 8, 4
 """Tokens shown around a position."""

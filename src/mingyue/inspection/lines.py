@@ -9,6 +9,7 @@ import numpy as np
 
 from mingyue.charts import Chart, TokenLines
 from mingyue.config import Count
+from mingyue.errors import NothingToShowError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.attention_weights import PartWeights, part_weights, pieces_of
 from mingyue.inspection.command import ONE_TEXT, Command, Option
@@ -16,7 +17,7 @@ from mingyue.inspection.labels import head_label, layer_label
 from mingyue.inspection.parts import PART_NAMES, AttentionPart, attention_part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.words import Language, NothingToShowError, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 MOST_TOKENS = 128
 """A longer text has no picture of lines."""

@@ -13,10 +13,10 @@ from mingyue.errors import GenerationError
 from mingyue.inspection.attended import attended_view
 from mingyue.inspection.attention import attention_view
 from mingyue.inspection.command import ONE_TEXT, SEED, Command, Inspected, Option, Progress
-from mingyue.inspection.heads import heads_view
+from mingyue.inspection.heads import MOST_TOKENS, heads_view
 from mingyue.inspection.lens import lens_view
 from mingyue.inspection.logits import logits_view
-from mingyue.inspection.neighbours import NeighboursView, neighbours_view
+from mingyue.inspection.neighbours import NeighboursView, about_counts, neighbours_view
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.surprise import surprise_view
 from mingyue.inspection.tokens import token_string
@@ -102,9 +102,10 @@ _HEADS = {
         Words("Attention heads", "注意力头"),
         Words(
             "Heads are labelled by their attention on probe texts, with the score of the label and the score of "
-            "uniform attention. The loss without a head measures its effect; a high score alone does not show it.",
+            "uniform attention. The loss without a head measures its effect; a high score alone does not show it. Only "
+            "changes of the loss that are clear of their standard errors are coloured.",
             "每个头按它在探测文本上的注意力标注，旁边是标签的分数和均匀注意力的分数。"
-            "没有这个头时的损失衡量它的作用；分数高并不说明作用大。",
+            "没有这个头时的损失衡量它的作用；分数高并不说明作用大。损失的变化明显超出标准误时才着色。",
         ),
     ),
     "neighbours": _Head(
@@ -112,7 +113,7 @@ _HEADS = {
         Words(
             "Tokens whose embeddings point in the most similar direction (cosine; 1 = the same direction). The input "
             "table embeds the tokens that are read, the output table predicts the next token.",
-            "嵌入方向最接近的 token（余弦，1 表示方向相同）。输入表用于读取，输出表用于预测。",
+            "嵌入方向最接近的 token（余弦，1 表示方向相同）。嵌入表用于读取，输出表用于预测。",
         ),
     ),
     "vectors": _Head(
@@ -162,8 +163,8 @@ def write_report(
         ("attended", lambda: _both(_shown(attended_view(subject, reading), tables=0))),
         ("lens", lambda: _both(_shown(lens_view(subject, reading), tables=1))),
         ("logits", lambda: _both(_shown(logits_view(subject, reading), tables=1))),
-        ("heads", lambda: _both(_shown(heads_view(subject, probes=[reading], seed=seed)))),
-        ("neighbours", lambda: _neighbours(subject, reading, word)),
+        ("heads", lambda: _both(_shown(_heads(inspected, reading, seed)))),
+        ("neighbours", lambda: _neighbours(inspected, reading, word)),
         ("vectors", lambda: _vectors(subject, reading, word, seed)),
         ("trace", lambda: _both(_shown(trace_view(subject, reading)))),
     ]
@@ -226,12 +227,19 @@ def _facts(subject: Subject, reading: Reading, language: Language) -> TextTable:
     encoder = f"{config.n_encoder_layers} + " if isinstance(config, EncoderDecoderConfig) else ""
     rows += [
         (Words("layers", "层数"), f"{encoder}{config.n_layers}"),
-        (Words("heads", "头数"), f"{config.n_heads} × {config.d_head}"),
+        (Words("heads", "头数"), f"{config.n_heads} (d_head {config.d_head})"),
         (Words("width", "宽度"), f"{config.d_model:,}"),
         (Words("vocabulary", "词表"), f"{config.vocab_size:,}"),
         (Words("parameters", "参数"), f"{counted.parameters:,}"),
     ]
     return TextTable("", (), [(name.of(language), value) for name, value in rows])
+
+
+def _heads(inspected: Inspected, reading: Reading, seed: int) -> View:
+    """Heads on held-out texts of the run; on the text of the page where there are none: one text is short."""
+    run = inspected.run_texts
+    held_out = list[Reading]() if run is None else run.held_out(MOST_TOKENS)
+    return heads_view(inspected.subject, probes=None if held_out else [reading], held_out=held_out, seed=seed)
 
 
 def _words_of(subject: Subject, reading: Reading) -> list[str]:
@@ -242,25 +250,30 @@ def _words_of(subject: Subject, reading: Reading) -> list[str]:
     return list(dict.fromkeys(word for word in found if word.strip().isalpha()))
 
 
-def _neighbours(subject: Subject, reading: Reading, word: str | None) -> _Parts:
-    """Charts of the given word, or a table of some words of the text."""
+def _neighbours(inspected: Inspected, reading: Reading, word: str | None) -> _Parts:
+    """Charts of the given word, or tables of some words of the text."""
+    subject, run = inspected.subject, inspected.run_texts
     if word is not None:
-        return _both(_shown(neighbours_view(subject, word), tables=0))
-    views = [neighbours_view(subject, one) for one in _words_of(subject, reading) if _is_token(subject, one)]
-    return _both(
-        lambda language: [_neighbour_table(views[:WORDS_SHOWN], language)] if views else [_NO_WORDS.of(language)]
-    )
+        return _both(_shown(neighbours_view(subject, word, run=run)))
+    words = [one for one in _words_of(subject, reading) if _is_token(subject, one)][:WORDS_SHOWN]
+    views = [neighbours_view(subject, one, run=run) for one in words]
+    return _both(lambda language: [_neighbour_table(views, language)] if views else [_NO_WORDS.of(language)])
 
 
 def _neighbour_table(views: Sequence[NeighboursView], language: Language) -> TextTable:
     """A column for each word and embedding table, the nearest tokens from top to bottom."""
     found = [one for view in views for one in view.nearest]
-    columns = [f"{one.piece}: {re.split('[（(]', one.table.of(language))[0].strip()}" for one in found]
+    tables = [re.split("[（(]", one.table.of(language))[0].strip() for one in found]
+    columns = [
+        Words(f"{one.piece}: {table}", f"{one.piece}：{table}").of(language)
+        for one, table in zip(found, tables, strict=True)
+    ]
     rows = [
         [f"{one.pieces_K[rank]} {one.cosines_K[rank]:.2f}" if rank < len(one.pieces_K) else "" for one in found]
         for rank in range(max(len(one.pieces_K) for one in found))
     ]
-    return TextTable("", columns, rows)
+    notes = dict.fromkeys(note.of(language) for one in found for note in about_counts(one, marked=False))
+    return TextTable("", columns, rows, note=("" if language == "zh" else " ").join(notes))
 
 
 def _is_token(subject: Subject, word: str) -> bool:

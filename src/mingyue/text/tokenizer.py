@@ -9,6 +9,7 @@ from typing import Self, SupportsIndex
 from mingyue.errors import TokenizerError
 from mingyue.files import reason_of, write_text_atomically
 from mingyue.paths import path_of
+from mingyue.printable import token_symbols
 from mingyue.text import spec as specs
 from mingyue.text.encoders import Ids, Progress, encoder_of
 from mingyue.text.normalizer import lost_by_normalizer
@@ -130,6 +131,18 @@ class Tokenizer:
         except UnicodeDecodeError:
             return "".join(f"<{byte:02X}>" for byte in data)
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+    def token_label(self, index: int) -> str:
+        """The id as tables and pictures show it: as `token_text`, but nothing is blank: ␣ a space, ⏎ a line end, ␇."""
+        try:
+            text = self.token_bytes(index).decode("utf-8")
+        except UnicodeDecodeError:
+            text = ""
+        if not text:
+            return self.token_text(index)
+        return "".join(
+            c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in token_symbols(text)
+        )
 
     def describe(self) -> dict[str, str | int]:
         """The facts that `mingyue info` shows: kind, number of ids, of special ids, of characters or merges."""
