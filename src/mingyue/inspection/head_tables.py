@@ -124,6 +124,7 @@ def heads_table(part: PartHeads, measured: Measured, language: Language, *, expl
         rows=rows,
         right=[words.of(language) for words in (*numbered, *numbers, *changed)],
         note=_note(measured, language) if explained else "",
+        spared=[words.of(language) for words in (what[1], *numbers[1:])],
     )
 
 
