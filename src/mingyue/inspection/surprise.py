@@ -153,8 +153,8 @@ class SurpriseView(View):
             end = percent(math.exp(-_DARKEST))
             said.append(
                 Words(
-                    f"Darker = less likely; the scale ends at {_DARKEST:.0f} nats (P = {end}).",
-                    f"颜色越深，可能性越小；色标到 {_DARKEST:.0f} nat 为止（P = {end}）。",
+                    f"0 is certain; the larger, the less likely. The scale ends at {_DARKEST:.0f} nats (P = {end}).",
+                    f"0 表示确定，值越大，可能性越小；色标到 {_DARKEST:.0f} nat 为止（P = {end}）。",
                 )
             )
         if len(self.pieces_N) and self.rank_N[0] == 0:
