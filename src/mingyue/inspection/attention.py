@@ -166,8 +166,8 @@ def _heads_table(part: PartWeights, language: Language) -> TextTable:
     numbers = {
         Words("mean distance", "平均距离"): ("distance_LH", 1),
         Words("entropy, bits", "熵（比特）"): ("entropy_LH", 2),
-        Words("weight on first token", "首 token 的权重"): ("first_LH", 2),
-        Words("weight on EOS", "EOS 的权重"): ("end_LH", 2),
+        Words("to first token", "首 token 的权重"): ("first_LH", 2),
+        Words("to EOS", "EOS 的权重"): ("end_LH", 2),
     }
     shown = {name: how for name, how in numbers.items() if not np.isnan(getattr(part.statistics, how[0])).all()}
     uniform = [Words("uniform", "均匀").of(language), ""]
@@ -185,9 +185,9 @@ def _heads_table(part: PartWeights, language: Language) -> TextTable:
         rows=[*(list(row) for row in zip(*columns.values(), strict=True)), [*uniform, ""]],
         right=headings[:-1],
         note=Words(
-            "Means over all queries. `2:a → 0:b 0.90`: the query at position 2 gives the key at position 0 the weight "
-            "0.90, the largest of this head (queries with a single key left out). Positions are counted from 0. The "
-            "last row is uniform attention.",
+            "Means over all queries; `to first token`: the weight on it. `2:a → 0:b 0.90`: the query at position 2 "
+            "gives the key at position 0 the weight 0.90, the largest of this head (queries with a single key left "
+            "out). Positions are counted from 0. The last row is uniform attention.",
             "对所有查询取平均。`2:a → 0:b 0.90`：位置 2 的查询给位置 0 的键的权重是 0.90，为该头最大的权重"
             "（只有一个键的查询不算）。位置从 0 数起。末行为均匀注意力。",
         ).of(language),

@@ -124,6 +124,7 @@ def heads_table(part: PartHeads, measured: Measured, language: Language, *, expl
         rows=rows,
         right=[words.of(language) for words in (*numbered, *numbers, *changed)],
         note=_note(measured, language) if explained else "",
+        spared=[words.of(language) for words in (what[1], *numbers[1:])],
     )
 
 
@@ -214,8 +215,8 @@ def loss_chart(part: PartHeads, measured: Measured, language: Language) -> Chart
     marks = [[mark(layer, head) for head in range(len(heads))] for layer in range(len(layers))]
     name = PART_NAMES[part.part]
     colours = Words(
-        f"Not coloured: within {CLEAR} standard errors of 0. Darker: the head lowers the loss by more.",
-        f"不着色：与 0 相差不到 {CLEAR} 个标准误。颜色越深，该头降低的损失越多。",
+        f"Not coloured: within {CLEAR} standard errors of 0. The larger, the more the head lowers the loss.",
+        f"不着色：与 0 相差不到 {CLEAR} 个标准误。值越大，该头降低的损失越多。",
     )
     return WordGrid(
         Words(

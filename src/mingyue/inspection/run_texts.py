@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -62,14 +63,19 @@ class RunTexts:
 
         With one vocabulary for both sides: in both together.
         """
+        targets, sources = self._counts
+        return sources if of_sources else targets
+
+    @cached_property
+    def _counts(self) -> tuple[Int64s, Int64s]:
+        """Of targets and of sources; of one text twice the same."""
         corpus = self.corpus
         if isinstance(corpus, TokenCorpus):
-            return corpus.train.counts(corpus.vocab_size)
-        sources = corpus.train.sources.counts(corpus.source_vocab_size)
-        if of_sources and not corpus.shared_vocabulary:
-            return sources
+            counts = corpus.train.counts(corpus.vocab_size)
+            return counts, counts
         targets = corpus.train.targets.counts(corpus.target_vocab_size)
-        return targets + sources if corpus.shared_vocabulary else targets
+        sources = corpus.train.sources.counts(corpus.source_vocab_size)
+        return (targets + sources, targets + sources) if corpus.shared_vocabulary else (targets, sources)
 
     def _pairs(self) -> Iterator[Reading]:
         assert isinstance(self.corpus, PairCorpus)

@@ -119,9 +119,9 @@ class SurpriseView(View):
         )
         return [head.of(language), *self._alternatives(n)]
 
-    def _alternatives(self, n: int) -> list[str]:
+    def _alternatives(self, n: int, gap: str = "  ") -> list[str]:
         chances = zip(self.top_pieces_NK[n], self.top_probabilities_NK[n].tolist(), strict=True)
-        return [f"{piece}  {percent(value)}" for piece, value in chances if piece]
+        return [f"{piece}{gap}{percent(value)}" for piece, value in chances if piece]
 
     def _each(self, language: Language) -> TextTable:
         columns = (
@@ -143,7 +143,7 @@ class SurpriseView(View):
             numbers = (
                 ["–", "–", "–"] if value is None else [decimals(value), percent(math.exp(-value)), str(self.rank_N[n])]
             )
-            rows.append([str(self.position_N[n]), self.pieces_N[n], *numbers, ", ".join(self._alternatives(n))])
+            rows.append([str(self.position_N[n]), self.pieces_N[n], *numbers, ", ".join(self._alternatives(n, " "))])
         note = FROM_BOS.of(language) if len(self.position_N) and self.position_N[0] else ""
         return TextTable(title.of(language), names, rows, right=[names[0], *names[2:5]], note=note)
 
@@ -153,8 +153,8 @@ class SurpriseView(View):
             end = percent(math.exp(-_DARKEST))
             said.append(
                 Words(
-                    f"Darker = less likely; the scale ends at {_DARKEST:.0f} nats (P = {end}).",
-                    f"颜色越深，可能性越小；色标到 {_DARKEST:.0f} nat 为止（P = {end}）。",
+                    f"0 is certain; the larger, the less likely. The scale ends at {_DARKEST:.0f} nats (P = {end}).",
+                    f"0 表示确定，值越大，可能性越小；色标到 {_DARKEST:.0f} nat 为止（P = {end}）。",
                 )
             )
         if len(self.pieces_N) and self.rank_N[0] == 0:
