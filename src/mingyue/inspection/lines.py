@@ -112,9 +112,9 @@ def _title(part: PartWeights, layer: int, language: Language) -> str:
 def _note(part: PartWeights, language: Language) -> str:
     colours = Words(" Each colour is a head.", "每种颜色是一个头。") if len(part.heads) > 1 else Words("", "")
     return Words(
-        "From each query token (left) to the key tokens it attends to (right); the wider and darker, the larger the "
-        f"weight.{colours.en}",
-        f"从每个查询 token（左）到它注意的键 token（右）；线越粗、越深，权重越大。{colours.zh}",
+        "From each query token (left) to the key tokens it attends to (right); the wider and less transparent, the "
+        f"larger the weight.{colours.en}",
+        f"从每个查询 token（左）到它注意的键 token（右）；线越粗、越不透明，权重越大。{colours.zh}",
     ).of(language)
 
 
