@@ -38,12 +38,13 @@ def test_a_character_of_several_tokens_is_never_shown_in_part(scripted):
 
 
 @pytest.mark.parametrize("n_tokens", range(1, 9))
-def test_a_text_cut_inside_a_character_ends_in_one_mark(scripted, n_tokens):
-    """S7: a cut tail is flushed at the end, never before."""
-    asked = GREEDY.replace(max_new_tokens=n_tokens)
+@pytest.mark.parametrize("valid", [True, False])
+def test_a_text_cut_inside_a_character_ends_before_it_or_in_one_mark(scripted, n_tokens, valid):
+    """S7, S13: without `valid_utf8` a cut tail is flushed at the end, never before; with it, it is left out."""
+    asked = GREEDY.replace(max_new_tokens=n_tokens, valid_utf8=valid)
     pieces, result = scripted_text(scripted, "好😀!", asked)
-    assert "\ufffd" not in "".join(pieces[:-1])
-    assert result.text == BYTES.decode(result.ids)
+    assert "\ufffd" not in "".join(pieces[: len(pieces) if valid else -1])
+    assert result.text == BYTES.decode(result.ids, whole=valid)
     assert result.stop == "length"
     assert len(result.ids) == n_tokens
 
@@ -71,7 +72,7 @@ def test_stop_texts_across_tokens(scripted, text, stops, least, most):
             assert (result.text, result.ids, result.stop) == (so_far[: min(new)[1]], ids[:n_tokens], "stop text")
             return
     whole = [*ids, BYTES.eos_id][:most]
-    assert (result.text, result.ids) == (BYTES.decode(whole), whole)
+    assert (result.text, result.ids) == (BYTES.decode(whole, whole=True), whole)
     assert result.stop == ("end" if len(whole) > len(ids) else "length")
 
 
@@ -139,7 +140,7 @@ def test_characters_never_seen_in_training_are_read_and_no_unknown_is_written(li
     asked = GenerateSettings(max_new_tokens=40, temperature=2, samples=3)
     for result in generate(model, tokenizer, ["好", "😀\x00", "<eos><|endoftext|>[UNK]"], asked, starts_with_bos=True):
         assert set(result.ids) <= set(range(tokenizer.vocab_size)) - {tokenizer.pad_id, tokenizer.bos_id}
-        assert result.text == tokenizer.decode(result.ids)
+        assert result.text == tokenizer.decode(result.ids, whole=True)
 
 
 def test_a_model_with_more_ids_than_its_tokenizer_writes_only_what_can_be_read(lively, letters):

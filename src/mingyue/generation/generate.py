@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mingyue.config import GenerateSettings
 from mingyue.errors import GenerationError
+from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.engine import Engine, Note
 from mingyue.generation.sampling import Sampler
 from mingyue.generation.sequence import Event, GeneratedSequence, Generation
@@ -92,25 +93,27 @@ def stream(
     all_ids = [_prompt_ids(tokenizer, prompt, starts_with_bos, begin_id, model.config.vocab_size) for prompt in prompts]
     _note_long_prompts(all_ids, model.config.context, note)
     _note_unused(settings, note)
-    device = model.embedding.weight.device
+    never = {tokenizer.pad_id, tokenizer.bos_id, *range(tokenizer.vocab_size, model.config.vocab_size)}
+    if not settings.allow_unseen:
+        never |= set(unseen)
+    never -= {tokenizer.eos_id}  # some tokenizers use one token for BOS, EOS and padding
+    allowed = AllowedTokens(
+        [token for token in never if token < model.config.vocab_size],
+        device=model.embedding.weight.device,
+        steps_SV=tokenizer.utf8_steps if settings.valid_utf8 else None,
+        vocab_size=model.config.vocab_size,
+        eos_id=tokenizer.eos_id,
+    )
     sequences = [
-        GeneratedSequence(prompts[i], ids, settings, tokenizer, prompt_index=i, sample=sample, logprobs=logprobs)
+        GeneratedSequence(
+            prompts[i], ids, settings, tokenizer, allowed, prompt_index=i, sample=sample, logprobs=logprobs
+        )
         for i, ids in enumerate(all_ids)
         for sample in range(settings.samples)
     ]
     if settings.max_new_tokens == 0:
         return iter([sequence.empty() for sequence in sequences])
-    never = {tokenizer.pad_id, tokenizer.bos_id, *range(tokenizer.vocab_size, model.config.vocab_size)}
-    if not settings.allow_unseen:
-        never |= set(unseen)
-    never -= {tokenizer.eos_id}  # some tokenizers use one token for BOS, EOS and padding
-    sampler = Sampler(
-        settings,
-        never=[token for token in never if token < model.config.vocab_size],
-        eos_id=tokenizer.eos_id,
-        device=device,
-        logprobs=logprobs,
-    )
+    sampler = Sampler(settings, allowed, eos_id=tokenizer.eos_id, logprobs=logprobs)
     return Engine(model, sampler, sequences, use_cache=use_cache, note=note).run()
 
 

@@ -6,11 +6,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mingyue.config import TranslateSettings
 from mingyue.errors import GenerationError
+from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.beam import beam_search
 from mingyue.generation.evaluating import evaluating
 from mingyue.generation.hypotheses import Hypothesis, SourceBatch
@@ -90,6 +93,7 @@ def translate(
         pad_id=target_tokenizer.pad_id,
         n_target_ids=target_tokenizer.vocab_size,
         unseen=() if settings.allow_unseen else unseen,
+        steps_SV=target_tokenizer.utf8_steps if settings.valid_utf8 else None,
         align=align,
         first_line=first_line,
         progress=progress,
@@ -100,7 +104,7 @@ def translate(
         source_tokens = tuple(map(source_tokenizer.token_text, source))
         translations = [
             Translation(
-                text=target_tokenizer.decode(one.ids),
+                text=target_tokenizer.decode(one.ids, whole=settings.valid_utf8),
                 score=one.score,
                 log_prob=one.log_prob,
                 finished=one.finished,
@@ -161,12 +165,20 @@ def _find_hypotheses(
     n_target_ids: int,
     align: bool,
     unseen: Collection[int] = (),
+    steps_SV: npt.NDArray[np.uint8] | None = None,
     first_line: int = 0,
     progress: Progress | None = None,
 ) -> list[list[Hypothesis]]:
     """Hypotheses for each source, none for an empty one; ids from `n_target_ids` on are never generated."""
     _check_ids(sources, model.config.source_vocab_size or model.config.vocab_size, first_line)
     never = {pad_id, bos_id, *range(n_target_ids, model.config.vocab_size), *unseen} - {eos_id}
+    allowed = AllowedTokens(
+        never,
+        device=model.embedding.weight.device,
+        steps_SV=steps_SV,
+        vocab_size=model.config.vocab_size,
+        eos_id=eos_id,
+    )
     results: list[list[Hypothesis]] = [[] for _ in sources]
     n_done = sum(not source for source in sources)
     for lines in _batches(sources, settings.batch_size):
@@ -176,7 +188,7 @@ def _find_hypotheses(
             bos_id=bos_id,
             eos_id=eos_id,
             pad_id=pad_id,
-            never=never,
+            allowed=allowed,
             device=model.embedding.weight.device,
         )
         with evaluating(model), torch.inference_mode():
