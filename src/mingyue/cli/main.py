@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import re
+import shlex
 import sys
 import time
 import traceback
@@ -189,8 +191,10 @@ def _explain(error: CycloptsError) -> tuple[str, str]:
     command = " ".join(["mingyue", *(error.command_chain or ())])
     message, advice = str(error).replace(_HIDDEN, ""), ""
     if isinstance(error, exceptions.UnusedCliTokensError):
-        left = ", ".join(repr(token).replace("\\x00", "") for token in error.unused_tokens or ())
-        message = f"{command}: unexpected argument {left}."
+        left = [token.replace(_HIDDEN, "") for token in error.unused_tokens or ()]
+        message = f"{command}: unexpected argument {', '.join(map(repr, left))}."
+        if left and (option := _repeatable_before(left[0], error)) is not None:
+            advice = f"An option takes one value and is repeated for more: {option} … {option} {_quoted(left[0])}. "
     elif isinstance(error, exceptions.MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
         what = f"{name} needs a value" if name.startswith("--") else f"{name} is missing"
@@ -202,6 +206,24 @@ def _explain(error: CycloptsError) -> tuple[str, str]:
         name = "" if error.argument is None else error.argument.name
         message = f"{name} {refused['input']}: {refused['msg']}."
     return _LONG.sub(r"\1…\2", message), f"{advice}Run `{command} --help` for the list of options."
+
+
+def _quoted(text: str) -> str:
+    return text if text.isalnum() else shlex.quote(text)
+
+
+def _repeatable_before(token: str, error: CycloptsError) -> str | None:
+    """The repeatable option whose second value `token` was meant to be: `--prompt a b`."""
+    given = ARGUMENTS.get()
+    before = list(given[: given.index(token)]) if token in given else []
+    while before and not before[-1].startswith("--"):
+        before.pop()
+    if not before or error.target is None:
+        return None
+    option = before[-1].partition("=")[0]
+    parameter = inspect.signature(error.target).parameters.get(option[2:].replace("-", "_"))
+    several = parameter is not None and any(kind in str(parameter.annotation) for kind in ("list[", "tuple["))
+    return option if several else None
 
 
 def _print_error(message: str, advice: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads
+from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads, repeatable
 from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect
 from mingyue.config import Positive
@@ -28,8 +28,8 @@ def score(
     model: ModelFolder,
     /,
     *,
-    text: Annotated[list[str] | None, Parameter(help=_TEXT, negative=())] = None,
-    file: Annotated[list[str] | None, Parameter(help=_FILE, negative=())] = None,
+    text: Annotated[list[str] | None, repeatable(_TEXT)] = None,
+    file: Annotated[list[str] | None, repeatable(_FILE)] = None,
     stride: Annotated[Positive | None, Parameter(help=_STRIDE)] = None,
     tokens: Annotated[bool | None, Parameter(help=_TOKENS)] = None,
     json: JsonLines = False,

@@ -49,6 +49,14 @@ def read(name: str) -> InputText:
         ) from error
 
 
+def prompts_of_file(names: Sequence[str], input_is_read: bool) -> list[str]:
+    """The lines of some files; an empty line is an empty prompt. Raises `DataError` as `collect` does."""
+    if (list(names).count("-") + input_is_read) > 1:
+        raise DataError("`-` is given twice, but standard input can be read only once")
+    found = [without_final_newline(read(name)) for name in names]
+    return [line for one in found if one.text for line in one.text.split("\n")]
+
+
 def without_final_newline(given: InputText) -> InputText:
     """A text from a file or standard input without its last line break, which `echo` and editors add."""
     return given if given.source is None else InputText(given.text.removesuffix("\n"), given.source)

@@ -27,6 +27,8 @@ def show_result(result: RunResult) -> int:
     write("".join(f"{sentence}\n" for sentence in outcome.sentences))
     if outcome.copying is not None:
         write("".join(f"{line}\n" for line in outcome.copying.describe()))
+    if outcome.repetition is not None:
+        write("".join(f"{line}\n" for line in outcome.repetition.describe()))
     use = f"Translate: mingyue translate {folder}" if result.of_pairs else f"Generate: mingyue generate {folder}"
     write(f"The model is in {result.model_folder}. {use}\n")
     return OK

@@ -31,6 +31,7 @@ class AllowedTokens:
         eos_id: int = 0,
     ) -> None:
         self._steps_SV: npt.NDArray[np.uint8] | None = None
+        self._device_steps_SV = self._blocked_SV = torch.empty(0, device=device)
         if steps_SV is not None:
             steps_SV = _of_width(steps_SV, vocab_size)
             blocked_SV = _blocked(steps_SV, never, eos_id)

@@ -11,7 +11,6 @@ from torch import Tensor
 from mingyue.config import GenerateSettings
 from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.stopping import StopTexts
-
 from mingyue.text.utf8 import BOUNDARY
 
 if TYPE_CHECKING:

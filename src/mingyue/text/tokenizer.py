@@ -99,7 +99,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[SupportsIndex], *, whole: bool = False) -> str:
         """The text of the ids; special ids are left out, bytes that are not UTF-8 become U+FFFD.
 
-        `whole` leaves out the first bytes of a last character that is not complete, instead of U+FFFD. Raises `TokenizerError` for an id outside the vocabulary.
+        `whole` leaves out the first bytes of a last character that is not complete, instead of U+FFFD. Raises
+        `TokenizerError` for an id outside the vocabulary.
         """
         previous: int | None = None
         chunks: list[bytes] = []
