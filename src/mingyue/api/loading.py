@@ -13,7 +13,7 @@ from torch import Tensor
 from mingyue.api.model import Model
 from mingyue.api.translator import Translator
 from mingyue.bundle import Bundle, is_model_folder, load_bundle, read_bundle_config
-from mingyue.config import Count, EncoderDecoderConfig, TrainSettings, checked
+from mingyue.config import Count, EncoderDecoderConfig, TrainSettings, checked, nearest_path
 from mingyue.data import load_corpus, load_pairs
 from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, CheckpointError, DataError
@@ -93,10 +93,11 @@ def _find_model(path: Path, step: int | None) -> Path | RunFolder:
         return folder.model
     if folder.settings_path.is_file():
         return folder
-    what = "is neither a model folder nor a run folder" if path.exists() else "does not exist"
-    raise BundleError(
-        f"{path} {what}", advice="Give the folder of a run (runs/poems) or of a model (runs/poems/model)."
-    )
+    advice = "Give the folder of a run (runs/poems) or of a model (runs/poems/model)."
+    if path.exists():
+        raise BundleError(f"{path} is neither a model folder nor a run folder", advice=advice)
+    near = nearest_path(path)
+    raise BundleError(f"{path} does not exist", advice=f"Did you mean {near}?" if near else advice)
 
 
 def check_has_checkpoint(folder: RunFolder) -> None:

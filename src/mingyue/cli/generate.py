@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads, repeatable
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import print_note, show, table, write, write_json
-from mingyue.cli.texts import collect, prompts_of_file, unescape, without_final_newline
+from mingyue.cli.texts import collect_prompts, unescape
 from mingyue.config import GenerateSettings
 from mingyue.errors import SettingsError
 from mingyue.printable import standing_alone
@@ -60,8 +60,7 @@ def generate(
     settings = GenerateSettings.read(given, source=COMMAND_LINE)
     if interactive:
         _check_interactive(settings, prompt or prompt_file or prompts_file, json or logprobs or report or not stream)
-    prompts = [without_final_newline(text).text for text in collect(prompt or [], prompt_file or [])]
-    prompts += prompts_of_file(prompts_file or [], "-" in [*(prompt or []), *(prompt_file or [])])
+    prompts = collect_prompts(prompt or [], prompt_file or [], prompts_file or [])
     prompts = prompts if prompts or prompts_file else [""]
 
     from mingyue import api

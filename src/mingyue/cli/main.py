@@ -8,35 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import inspect
 import os
 import re
-import shlex
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mingyue import interrupts
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK, PIPE_CLOSED, USAGE
 from mingyue.cli.streams import discard_output, output_errors, prepare_streams
+from mingyue.cli.usage import HIDDEN, explain
 from mingyue.errors import LostRankError, MingyueError
 from mingyue.files import describe_os_error
 from mingyue.printable import printable
 from mingyue.runtime import OWNS_PROCESS, processes
 
-if TYPE_CHECKING:
-    from cyclopts import CycloptsError
-
-# The parser takes whatever begins with a dash for an option: `-` (standard input), and texts such as '- the river'.
-# What cannot be an option is hidden from it behind a NUL, which no argument can hold.
-_HIDDEN = "\0"
 _OPTION = re.compile(r"--|-[A-Za-z]\w*(=.*)?|--[A-Za-z][\w-]*(=.*)?|-\.?\d[\w.+-]*", re.DOTALL)
-
-_LONG = re.compile(r"(\S{40})\S{40,}(\S{20})")
-"""A word of a message that is shortened, such as a number of thousands of digits."""
 
 _SECONDS_TO_BE_STOPPED = 10.0
 
@@ -156,7 +146,7 @@ def _parse(tokens: list[str]) -> Callable[[], Any] | None:
     try:
         verb, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False, console=help_console())
     except CycloptsError as error:
-        _print_error(*_explain(error))
+        _print_error(*explain(error))
         return None
     positional = (_restore(value) for value in bound.args)
     return partial(verb, *positional, **{name: _restore(value) for name, value in bound.kwargs.items()})
@@ -168,7 +158,7 @@ def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, rest = arguments[:end], arguments[end:]
     kept = [
-        _HIDDEN + token if token.startswith("-") and not _OPTION.fullmatch(token) else token
+        HIDDEN + token if token.startswith("-") and not _OPTION.fullmatch(token) else token
         for token in options
         if token != "--debug"
     ]
@@ -180,50 +170,7 @@ def _restore(value: object) -> object:
         return [_restore(item) for item in value]
     if isinstance(value, tuple):
         return tuple(_restore(item) for item in value)
-    return value.removeprefix(_HIDDEN) if isinstance(value, str) else value
-
-
-def _explain(error: CycloptsError) -> tuple[str, str]:
-    """Message and advice for invalid arguments."""
-    from cyclopts import exceptions
-    from pydantic import ValidationError
-
-    command = " ".join(["mingyue", *(error.command_chain or ())])
-    message, advice = str(error).replace(_HIDDEN, ""), ""
-    if isinstance(error, exceptions.UnusedCliTokensError):
-        left = [token.replace(_HIDDEN, "") for token in error.unused_tokens or ()]
-        message = f"{command}: unexpected argument {', '.join(map(repr, left))}."
-        if left and (option := _repeatable_before(left[0], error)) is not None:
-            advice = f"An option takes one value and is repeated for more: {option} … {option} {_quoted(left[0])}. "
-    elif isinstance(error, exceptions.MissingArgumentError) and error.argument is not None:
-        name = error.keyword or error.argument.name
-        what = f"{name} needs a value" if name.startswith("--") else f"{name} is missing"
-        if name.startswith("--"):
-            advice = f"A value that begins with a dash is given as {name}='-…'. "
-        message = f"{command}: {what}."
-    elif isinstance(error, exceptions.ValidationError) and isinstance(error.__cause__, ValidationError):
-        refused = error.__cause__.errors()[0]
-        name = "" if error.argument is None else error.argument.name
-        message = f"{name} {refused['input']}: {refused['msg']}."
-    return _LONG.sub(r"\1…\2", message), f"{advice}Run `{command} --help` for the list of options."
-
-
-def _quoted(text: str) -> str:
-    return text if text.isalnum() else shlex.quote(text)
-
-
-def _repeatable_before(token: str, error: CycloptsError) -> str | None:
-    """The repeatable option whose second value `token` was meant to be: `--prompt a b`."""
-    given = ARGUMENTS.get()
-    before = list(given[: given.index(token)]) if token in given else []
-    while before and not before[-1].startswith("--"):
-        before.pop()
-    if not before or error.target is None:
-        return None
-    option = before[-1].partition("=")[0]
-    parameter = inspect.signature(error.target).parameters.get(option[2:].replace("-", "_"))
-    several = parameter is not None and any(kind in str(parameter.annotation) for kind in ("list[", "tuple["))
-    return option if several else None
+    return value.removeprefix(HIDDEN) if isinstance(value, str) else value
 
 
 def _print_error(message: str, advice: str | None) -> None:

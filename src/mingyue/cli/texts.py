@@ -49,12 +49,15 @@ def read(name: str) -> InputText:
         ) from error
 
 
-def prompts_of_file(names: Sequence[str], input_is_read: bool) -> list[str]:
-    """The lines of some files; an empty line is an empty prompt. Raises `DataError` as `collect` does."""
-    if (list(names).count("-") + input_is_read) > 1:
-        raise DataError("`-` is given twice, but standard input can be read only once")
-    found = [without_final_newline(read(name)) for name in names]
-    return [line for one in found if one.text for line in one.text.split("\n")]
+def collect_prompts(texts: Sequence[str], files: Sequence[str], files_of_lines: Sequence[str]) -> list[str]:
+    """Prompts from arguments, from files with one each, and from files with one on each line (perhaps an empty one).
+
+    Raises `DataError` as `collect` does.
+    """
+    found = [without_final_newline(one) for one in collect([*texts], [*files, *files_of_lines])]
+    n_whole = len(texts) + len(files)
+    lines = [line for one in found[n_whole:] if one.text for line in one.text.split("\n")]
+    return [*(one.text for one in found[:n_whole]), *lines]
 
 
 def without_final_newline(given: InputText) -> InputText:

@@ -65,9 +65,12 @@ def files_of_glob(pattern: str, report: ReadReport) -> Iterator[Path]:
     fixed = _fixed_part(expanded)
     seen = {_identity(fixed)}  # a link inside it that leads back to it is a loop
     own: dict[Path, str | None] = {}
+    entered: dict[Path, bool] = {}
     parents = {parent for path in paths for parent in path.parents} if "**" in pattern else set[Path]()
     for path in paths:
         if any(_is_own(folder, own, report) for folder in _between(fixed, path)):
+            continue
+        if not all(_is_new(folder, entered, seen, report) for folder in _between(fixed, path)[:-1]):
             continue
         if not path.is_dir():
             if is_file(path, report):
@@ -158,6 +161,13 @@ def _fixed_part(pattern: str) -> Path:
 def _between(fixed: Path, path: Path) -> list[Path]:
     """The path and its folders below `fixed`, the outermost first."""
     return [one for one in [*reversed(path.parents), path] if one != fixed and one.is_relative_to(fixed)]
+
+
+def _is_new(folder: Path, entered: dict[Path, bool], seen: set[Identity], report: ReadReport) -> bool:
+    """Whether this folder is no other name of one that was entered; counted when it is first seen."""
+    if folder not in entered:
+        entered[folder] = _enter(folder, seen, report)
+    return entered[folder]
 
 
 def _is_own(folder: Path, known: dict[Path, str | None], report: ReadReport) -> bool:

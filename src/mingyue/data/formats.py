@@ -14,6 +14,7 @@ from mingyue.errors import DataError
 DEFAULT_FIELD = "text"
 SURROGATE = re.compile("[\ud800-\udfff]")
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+_ARRAY = "JSON lines have one object per line: `jq -c '.[]' array.json > lines.jsonl` writes those of an array."
 ABSENT = object()
 """Stands for the value of a key that a record does not have."""
 
@@ -50,7 +51,8 @@ def json_objects(
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
-            bad("line that is not JSON", where, f"not JSON: {error.msg} at column {error.colno}")
+            advice = _ARRAY if line.strip() in ("[", "{") else None
+            bad("line that is not JSON", where, f"not JSON: {error.msg} at column {error.colno}", advice)
             continue
         except (RecursionError, ValueError) as error:
             bad("line that is not JSON", where, f"not JSON that can be read: {error}")
@@ -58,7 +60,8 @@ def json_objects(
         if isinstance(value, dict):
             yield number, value
         else:
-            bad("line that is not an object", where, f"a JSON object was expected, not {type(value).__name__}")
+            advice = _ARRAY if isinstance(value, list) else None
+            bad("line that is not an object", where, f"a JSON object was expected, not {type(value).__name__}", advice)
 
 
 def text_value(
