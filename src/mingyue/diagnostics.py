@@ -99,7 +99,7 @@ def _processor() -> Iterator[Finding]:
         )
     speeds = {threads: _matrix_speed(threads) / 1e9 for threads in sorted({1, usable})}
     for threads, speed in speeds.items():
-        value = f"{speed:.0f} GFLOP/s on {threads} thread{'s' if threads > 1 else ''}"
+        value = f"{speed:.0f} GFLOP/s with --threads {threads}, measured now"
         advice = None
         if speed < _GAIN * speeds[1] and threads > 1:
             advice = (

@@ -6,7 +6,29 @@ without a traceback and exits with code 2; Python callers catch `MingyueError` o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
 from mingyue.printable import printable
+
+
+class _Naming:
+    options = False
+
+
+def names_options() -> bool:
+    """Whether the command line is running: messages then name settings as options, `--top-p`."""
+    return _Naming.options
+
+
+@contextmanager
+def naming_options() -> Generator[None]:
+    """The block is the command line."""
+    before, _Naming.options = _Naming.options, True
+    try:
+        yield
+    finally:
+        _Naming.options = before
 
 
 class MingyueError(Exception):
@@ -21,6 +43,12 @@ class MingyueError(Exception):
         super().__init__(message if advice is None else f"{message}\n{advice}")
         self.message = message
         self.advice = advice
+
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Put message and advice into other words."""
+        self.message = change(self.message)
+        self.advice = None if self.advice is None else change(self.advice)
+        self.args = (self.message if self.advice is None else f"{self.message}\n{self.advice}",)
 
 
 class SettingsError(MingyueError):

@@ -40,7 +40,7 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
         value = json.loads(decoded)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno} of {len(decoded):,} characters"
-        raise FormatError(f"not JSON: {error.msg} at {where}") from None
+        raise FormatError(f"not JSON: {error.msg.removesuffix(' at')} at {where}") from None
     except (RecursionError, ValueError) as error:  # ValueError: an integer with more digits than Python reads
         raise _beyond(error) from None
     return _bounded(value)

@@ -17,7 +17,7 @@ def here(monkeypatch):
     """`variance` is tested in this process, the others fail. Returns what was asked for."""
     asked = []
 
-    def run_claims(names, trial, out=None, workers=2, progress=None):
+    def run_claims(names, trial, out=None, workers=2, progress=None, threads=1):
         asked.append((list(names), trial, out, workers))
         results = []
         for name in names:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from mingyue.config import DataSettings
 from mingyue.data import ReadReport
 from mingyue.data.reading import read_documents
+from mingyue.data.sources import expand_sources
 from mingyue.errors import DataError
 
 
@@ -80,3 +82,27 @@ def test_what_is_waited_for_is_said(tmp_path):
     assert read(pipe, progress=progress) == ["from a pipe"]
     writer.join()
     assert stages[0] == f"waiting for {pipe}"
+
+
+def test_a_pattern_reads_a_linked_folder_once_and_counts_it_once(tmp_path):
+    """N13: `fold/**` followed links at every depth, and counted each file behind them again."""
+    folder = tmp_path / "fold"
+    (folder / "deep" / "deeper").mkdir(parents=True)
+    for name in ("a.txt", "deep/b.txt", "deep/deeper/c.txt"):
+        (folder / name).write_text("text", encoding="utf-8")
+    (folder / "deep" / "again").symlink_to(folder)
+    (folder / "other").symlink_to(folder / "deep")
+    report = ReadReport()
+    found = expand_sources([str(folder / "**")], report)
+    assert sorted(Path(source.name).name for source in found) == ["a.txt", "b.txt", "c.txt"]
+    assert report.dropped == {"folder that is read under another name": 2}
+
+
+def test_a_folder_of_runs_only_says_that_they_were_left_out(tmp_path):
+    """N13: `train runs` said only that the folder holds no files."""
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        for file in ("run.toml", "metrics.jsonl"):
+            (tmp_path / "runs" / name / file).touch()
+    with pytest.raises(DataError, match="holds no files to read; left out: 2 × run folder"):
+        expand_sources([str(tmp_path / "runs")], ReadReport())

@@ -185,27 +185,3 @@ def test_a_full_folder_of_temporary_files_is_named_and_not_the_input(monkeypatch
     with pytest.raises(DataError, match=r"disk is full.*/scratch") as caught:
         read("-")
     assert "TMPDIR" in caught.value.advice and "standard input" not in caught.value.message
-
-
-def test_a_pattern_reads_a_linked_folder_once_and_counts_it_once(tmp_path):
-    """N13: `fold/**` followed links at every depth, and counted each file behind them again."""
-    folder = tmp_path / "fold"
-    (folder / "deep" / "deeper").mkdir(parents=True)
-    for name in ("a.txt", "deep/b.txt", "deep/deeper/c.txt"):
-        (folder / name).write_text("text", encoding="utf-8")
-    (folder / "deep" / "again").symlink_to(folder)
-    (folder / "other").symlink_to(folder / "deep")
-    report = ReadReport()
-    found = expand_sources([str(folder / "**")], report)
-    assert [Path(source.name).name for source in found] == ["a.txt", "c.txt", "b.txt"] or len(found) == 3
-    assert report.dropped == {"folder that is read under another name": 2}
-
-
-def test_a_folder_of_runs_only_says_that_they_were_left_out(tmp_path):
-    """N13: `train runs` said only that the folder holds no files."""
-    for name in ("a", "b"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        for file in ("run.toml", "metrics.jsonl"):
-            (tmp_path / "runs" / name / file).touch()
-    with pytest.raises(DataError, match="holds no files to read; left out: 2 × run folder"):
-        expand_sources([str(tmp_path / "runs")], ReadReport())

@@ -163,7 +163,8 @@ def test_a_long_prompt_is_cropped_and_said_once(lively, letters):
     generate(model, tokenizer, ["b", "a" * 20, "c" * 40], asked, starts_with_bos=False, note=notes.append)
     assert notes == [
         "Prompt 2 has 20 tokens, more than the context of 16: the model reads only its last 12 "
-        "(2 of 3 prompts are too long)."
+        "(2 of 3 prompts are too long). Whenever the context is full, reading continues from its last 8 tokens, "
+        "wherever a prompt ends and generation begins."
     ]
 
 
@@ -244,3 +245,19 @@ def test_a_stream_leaves_the_callers_gradients_alone_and_may_be_left_early(livel
         model(torch.tensor([[3, 4]])).sum().backward()
     events.close()
     assert not torch.is_inference_mode_enabled()
+
+
+def test_characters_that_training_never_met_are_named_once(lively):
+    """N13: a prompt in characters that the model cannot know gave a strange text without a word."""
+    tokenizer = train_char(["春眠不觉晓"])
+    model, notes = lively(vocab_size=tokenizer.vocab_size), []
+    unseen = range(3, 259)
+    asked = GREEDY.replace(max_new_tokens=1)
+    generate(model, tokenizer, ["春眠"], asked, starts_with_bos=True, unseen=unseen, note=notes.append)
+    assert notes == []
+    generate(model, tokenizer, ["春x", "éx眠x"], asked, starts_with_bos=True, unseen=unseen, note=notes.append)
+    assert len(notes) == 1
+    assert "of the prompt: 'x', 'é'." in notes[0]
+    many = "abcdefghijkl"
+    generate(model, tokenizer, [many], asked, starts_with_bos=True, unseen=unseen, note=notes.append)
+    assert "'h', …" in notes[1]

@@ -21,7 +21,7 @@ from mingyue import interrupts
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK, PIPE_CLOSED, USAGE
 from mingyue.cli.streams import discard_output, output_errors, prepare_streams
 from mingyue.cli.usage import HIDDEN, explain
-from mingyue.errors import LostRankError, MingyueError
+from mingyue.errors import LostRankError, MingyueError, naming_options
 from mingyue.files import describe_os_error
 from mingyue.printable import printable
 from mingyue.runtime import OWNS_PROCESS, processes
@@ -33,6 +33,11 @@ _SECONDS_TO_BE_STOPPED = 10.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: those of the process); returns the exit code."""
+    with naming_options():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     ARGUMENTS.set(tuple(sys.argv[1:] if arguments is None else arguments))
     OWNS_PROCESS.set(arguments is None)
     tokens, debug = _take_debug(ARGUMENTS.get())

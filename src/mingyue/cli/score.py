@@ -63,6 +63,8 @@ def score(
         if tokens or (tokens is None and len(result.tokens) <= _MAX_ROWS):
             _show_tokens(result)
         _show_totals(result)
+        for note in loaded.notes:
+            print_note(note)
 
 
 def _show_tokens(result: Score) -> None:

@@ -6,7 +6,7 @@ from mingyue.config.effect import refuse_other_kind, refuse_unused, unused, with
 from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, PartsConfig, RotaryScaling
 from mingyue.config.nearest import nearest, nearest_path
-from mingyue.config.numbers import Count, NonNegative, Positive, Seed, Workers, checked
+from mingyue.config.numbers import Count, NonNegative, Positive, Seed, Workers, checked, checked_text, checked_texts
 from mingyue.config.setting import Needs, ResumeRule, Setting, meaning_of, setting_of
 from mingyue.config.train import (
     DEFAULT_MINUTES,
@@ -51,6 +51,8 @@ __all__ = [
     "TranslateSettings",
     "Workers",
     "checked",
+    "checked_text",
+    "checked_texts",
     "meaning_of",
     "nearest",
     "nearest_path",

@@ -6,6 +6,7 @@ The bounds are far beyond every use, and below what makes a program fail: a batc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -46,6 +47,27 @@ def checked(name: str, value: T, kind: Any) -> T:  # noqa: ANN401  (one of the t
         TypeAdapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
         raise SettingsError(f"{name} = {shown(value)}: {error.errors()[0]['msg']}") from None
+    return value
+
+
+def checked_texts(name: str, value: object) -> list[str]:
+    """A text, or several, as a list. Raises `SettingsError` for anything else, naming the first that is none."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Iterable):
+        raise SettingsError(f"{name} is {shown(value)}, not a text", advice="Give a str, or a list of them.")
+    found = list(texts)
+    for number, text in enumerate(found):
+        if not isinstance(text, str):
+            raise SettingsError(
+                f"{name}: item {number} is {shown(text)}, not a text", advice="Give a str, or a list of them."
+            )
+    return found
+
+
+def checked_text(name: str, value: object) -> str:
+    """A single text. Raises `SettingsError` for anything else."""
+    if not isinstance(value, str):
+        raise SettingsError(f"{name} is {shown(value)}, not a text", advice="Give a str.")
     return value
 
 

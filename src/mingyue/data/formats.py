@@ -52,7 +52,12 @@ def json_objects(
             value = json.loads(line)
         except json.JSONDecodeError as error:
             advice = _ARRAY if line.strip() in ("[", "{") else None
-            bad("line that is not JSON", where, f"not JSON: {error.msg} at column {error.colno}", advice)
+            bad(
+                "line that is not JSON",
+                where,
+                f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}",
+                advice,
+            )
             continue
         except (RecursionError, ValueError) as error:
             bad("line that is not JSON", where, f"not JSON that can be read: {error}")

@@ -31,8 +31,8 @@ _UNREADABLE = {
     DamagedFileError: "damaged compressed file",
 }
 _JSON = (
-    "{name} is read as plain text, with its brackets and keys. To train on the texts in it, write one object per line to "
-    "a .jsonl file (jq -c '.[]')."
+    "{name} is read as plain text, with its brackets and keys. To train on the texts in it, write one object per line "
+    "to a .jsonl file (jq -c '.[]')."
 )
 _FILES_NAMED = 5  # files with a detected encoding that are named one by one; the others are in the counts
 

@@ -73,15 +73,15 @@ def translate(
 
     The result depends on the line and the settings (with `sample` also on the index of the line, counted from
     `first_line`, so that a text may be passed in several calls), never on the batch. The translation of a line without
-    tokens is empty. A line longer than the context is cut, and its translations are marked `truncated`. `align` adds
-    the weights of the cross-attention of the last block, averaged over its heads. `unseen`: ids that do
-    not occur in the training targets, which are generated only with `allow_unseen`. `progress` receives the number of
-    lines done and of all lines.
+    text (empty, or only white space) is empty. A line longer than the context is cut, and its translations are marked
+    `truncated`. `align` adds the weights of the cross-attention of the last block, averaged over its heads. `unseen`:
+    ids that do not occur in the training targets, which are generated only with `allow_unseen`. `progress` receives the
+    number of lines done and of all lines.
 
     Raises `GenerationError` when a line has a token id outside the model's vocabulary, or the model's output is NaN.
     """
     settings = settings or TranslateSettings()
-    all_ids = [source_tokenizer.encode(line) for line in lines]
+    all_ids = [source_tokenizer.encode(line) if line.strip() else [] for line in lines]
     max_ids = model.config.context - 1  # and EOS
     sources = [[*ids[:max_ids], source_tokenizer.eos_id] if ids else [] for ids in all_ids]
     found = _find_hypotheses(

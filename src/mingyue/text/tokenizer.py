@@ -77,6 +77,15 @@ class Tokenizer:
         self._encoder = encoder_of(self.kind, spec, backend)
         self._bytes = token_bytes_of(spec, backend, self.special_ids)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self)._of_spec, (self._spec, self.notes)
+
+    @classmethod
+    def _of_spec(cls, spec: specs.Spec, notes: tuple[str, ...]) -> Self:
+        made = cls(spec)
+        made.notes = notes
+        return made
+
     def encode(self, text: str) -> list[int]:
         """Ids of the text, without BOS and EOS; the name of a special token inside the text is text.
 
