@@ -25,12 +25,12 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     Raises `SettingsError` for an empty name, and for one that the system does not look up, with its reason (too long,
     no permission for a folder above it). The path need not exist.
     """
-    if not isinstance(name, str | os.PathLike):
+    try:
+        given = os.fspath(name)
+    except TypeError:
         raise SettingsError(
-            f"{shortened(repr(name))} is not the name of a file or folder",
-            advice="Give a text, or a pathlib.Path.",
-        )
-    given = os.fspath(name)
+            f"{shortened(repr(name))} is not the name of a file or folder", advice="Give a str, or a pathlib.Path."
+        ) from None
     if not given:
         raise SettingsError("the name of a file or folder is empty", advice="Name one; `.` is the current folder.")
     shown = shortened(given)

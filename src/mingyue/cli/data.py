@@ -37,7 +37,7 @@ def list_(*, json: Annotated[bool, Parameter(negative=(), help="Print JSON inste
     for one in known:
         corpus = one.corpus
         rows.add_row(corpus.name, "yes" if one.here else "no", corpus.size, corpus.description, corpus.licence)
-    show(rows)
+    show(rows, droppable=("size", "licence"))
     write(f"\nThey are kept in {data_folder()}. ")
     write("Download one with `mingyue data get NAME`; train on it with `mingyue train NAME`.\n")
 

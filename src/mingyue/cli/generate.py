@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads, repeatable
 from mingyue.cli.options import COMMAND_LINE, takes
-from mingyue.cli.screen import print_note, show, table, write, write_json
+from mingyue.cli.screen import print_note, say, show, table, write, write_json
 from mingyue.cli.texts import collect_prompts, unescape
 from mingyue.config import GenerateSettings
 from mingyue.errors import SettingsError
@@ -144,4 +144,5 @@ def _show_report(report: RepetitionReport, json: bool) -> None:
     for row in report.table():
         rows.add_row(*row)
     show(rows)
-    write("".join(f"{line}\n" for line in report.describe()))
+    for line in report.describe():
+        say(line)

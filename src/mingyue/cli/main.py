@@ -187,7 +187,8 @@ def _print_error(message: str, advice: str | None) -> None:
     if advice is not None:
         text.append(f"\n{printable(advice)}", style="default")
     with contextlib.suppress(OSError):  # stderr may be closed; the exit code remains
-        stderr().print(text)
+        console = stderr()
+        console.print(text, soft_wrap=not console.is_terminal)
 
 
 def _leave_quietly() -> int:
