@@ -6,29 +6,30 @@ without a traceback and exits with code 2; Python callers catch `MingyueError` o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from mingyue.printable import printable
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
 
-class _Naming:
-    options = False
+_naming = {"options": False}
 
 
 def names_options() -> bool:
     """Whether the command line is running: messages then name settings as options, `--top-p`."""
-    return _Naming.options
+    return _naming["options"]
 
 
 @contextmanager
 def naming_options() -> Generator[None]:
     """The block is the command line."""
-    before, _Naming.options = _Naming.options, True
+    before, _naming["options"] = _naming["options"], True
     try:
         yield
     finally:
-        _Naming.options = before
+        _naming["options"] = before
 
 
 class MingyueError(Exception):

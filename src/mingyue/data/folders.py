@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from mingyue.data.report import ReadReport
@@ -19,6 +20,7 @@ BROKEN = "broken link"
 SPECIAL = "named pipe, socket or device"
 LOOP = "folder that is read under another name"
 EMPTY = "folder without files to read"
+_ANY = "**"
 
 
 Identity = tuple[int, int]
@@ -58,19 +60,16 @@ def files_of_glob(pattern: str, report: ReadReport) -> Iterator[Path]:
     Raises `DataError` if nothing matches.
     """
     expanded = str(path_of(pattern))
-    paths = [Path(name) for name in glob.glob(expanded, recursive=True)]  # noqa: PTH207
+    paths = _matching(expanded, report)
     paths.sort(key=lambda path: path.parts)
     if not paths:
         raise DataError(f"nothing matches {pattern}", advice="Check the pattern; ** also matches inside folders.")
     fixed = _fixed_part(expanded)
     seen = {_identity(fixed)}  # a link inside it that leads back to it is a loop
     own: dict[Path, str | None] = {}
-    entered: dict[Path, bool] = {}
     parents = {parent for path in paths for parent in path.parents} if "**" in pattern else set[Path]()
     for path in paths:
         if any(_is_own(folder, own, report) for folder in _between(fixed, path)):
-            continue
-        if not all(_is_new(folder, entered, seen, report) for folder in _between(fixed, path)[:-1]):
             continue
         if not path.is_dir():
             if is_file(path, report):
@@ -80,6 +79,39 @@ def files_of_glob(pattern: str, report: ReadReport) -> Iterator[Path]:
             if not files and _identity(path) != _identity(fixed):
                 report.drop(EMPTY, str(path))
             yield from files
+
+
+def _matching(pattern: str, report: ReadReport) -> list[Path]:
+    """The paths that match, as `glob.glob` finds them, but each linked folder once.
+
+    `glob` enters links to a folder above them again and again, and takes for ever where there are two.
+    """
+    parts = Path(pattern).parts
+    if _ANY not in parts:
+        return [Path(name) for name in glob.glob(pattern)]  # noqa: PTH207
+    first = parts.index(_ANY)
+    bases = [Path(name) for name in glob.glob(str(Path(*parts[:first])))] if first else [Path()]  # noqa: PTH207
+    hidden = any(part.startswith(".") for part in parts[first:])
+    found: list[Path] = []
+    for base in bases:
+        entered = {_identity(base)}
+        for root, folders, files in os.walk(base, onerror=_refuse, followlinks=True):
+            here = Path(root)
+            names = [name for name in sorted([*folders, *files]) if hidden or not name.startswith(".")]
+            inside = [here / name for name in names]
+            found += [path for path in inside if _matches(path.relative_to(base).parts, parts[first:])]
+            folders[:] = [name for name in names if name in folders and _enter(here / name, entered, report)]
+    return found
+
+
+def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    if not patterns:
+        return not names
+    if patterns[0] == _ANY:
+        return _matches(names, patterns[1:]) or (bool(names) and _matches(names[1:], patterns))
+    if not names or (names[0].startswith(".") and not patterns[0].startswith(".")):
+        return False
+    return fnmatch.fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])
 
 
 def is_file(path: Path, report: ReadReport) -> bool:
@@ -161,13 +193,6 @@ def _fixed_part(pattern: str) -> Path:
 def _between(fixed: Path, path: Path) -> list[Path]:
     """The path and its folders below `fixed`, the outermost first."""
     return [one for one in [*reversed(path.parents), path] if one != fixed and one.is_relative_to(fixed)]
-
-
-def _is_new(folder: Path, entered: dict[Path, bool], seen: set[Identity], report: ReadReport) -> bool:
-    """Whether this folder is no other name of one that was entered; counted when it is first seen."""
-    if folder not in entered:
-        entered[folder] = _enter(folder, seen, report)
-    return entered[folder]
 
 
 def _is_own(folder: Path, known: dict[Path, str | None], report: ReadReport) -> bool:
