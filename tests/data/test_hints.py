@@ -106,3 +106,24 @@ def test_a_folder_of_runs_only_says_that_they_were_left_out(tmp_path):
             (tmp_path / "runs" / name / file).touch()
     with pytest.raises(DataError, match="holds no files to read; left out: 2 × run folder"):
         expand_sources([str(tmp_path / "runs")], ReadReport())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("**", ["a.txt", "b.txt", "c.md"]),
+        ("**/*.txt", ["a.txt", "b.txt"]),
+        ("**/other/*.txt", ["b.txt"]),
+        ("**/other", ["b.txt", "c.md"]),
+        ("*/**/*.md", ["c.md"]),
+        ("**/.hidden/*", ["d.txt"]),
+    ],
+)
+def test_patterns_find_what_glob_finds(tmp_path, pattern, names):
+    folder = tmp_path / "fold"
+    (folder / "deep" / ".hidden").mkdir(parents=True)
+    for name in ("a.txt", "deep/b.txt", "deep/c.md", "deep/.hidden/d.txt"):
+        (folder / name).write_text("text", encoding="utf-8")
+    (folder / "other").symlink_to(folder / "deep")
+    found = expand_sources([str(folder / pattern)], ReadReport())
+    assert sorted(Path(source.name).name for source in found) == names

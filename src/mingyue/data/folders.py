@@ -82,26 +82,35 @@ def files_of_glob(pattern: str, report: ReadReport) -> Iterator[Path]:
 
 
 def _matching(pattern: str, report: ReadReport) -> list[Path]:
-    """The paths that match, as `glob.glob` finds them, but each linked folder once.
+    """The paths that match, as `glob.glob` finds them, but without going in circles.
 
-    `glob` enters links to a folder above them again and again, and takes for ever where there are two.
+    `glob` enters links to a folder above them again and again, and takes for ever where there are two. Here a folder is
+    not entered below itself, and only once where the names of folders do not matter (`**` and one more name at most).
     """
     parts = Path(pattern).parts
     if _ANY not in parts:
         return [Path(name) for name in glob.glob(pattern)]  # noqa: PTH207
     first = parts.index(_ANY)
     bases = [Path(name) for name in glob.glob(str(Path(*parts[:first])))] if first else [Path()]  # noqa: PTH207
-    hidden = any(part.startswith(".") for part in parts[first:])
-    found: list[Path] = []
-    for base in bases:
-        entered = {_identity(base)}
-        for root, folders, files in os.walk(base, onerror=_refuse, followlinks=True):
-            here = Path(root)
-            names = [name for name in sorted([*folders, *files]) if hidden or not name.startswith(".")]
-            inside = [here / name for name in names]
-            found += [path for path in inside if _matches(path.relative_to(base).parts, parts[first:])]
-            folders[:] = [name for name in names if name in folders and _enter(here / name, entered, report)]
-    return found
+    return [path for base in bases if base.is_dir() for path in _below(base, parts[first:], report)]
+
+
+def _below(base: Path, patterns: Sequence[str], report: ReadReport) -> Iterator[Path]:
+    """The matching files and folders below a folder."""
+    hidden = any(part.startswith(".") for part in patterns)
+    once = sum(part != _ANY for part in patterns) <= 1
+    entered = {_identity(base)}
+    for root, folders, files in os.walk(base, onerror=_refuse, followlinks=True):
+        here = Path(root)
+        above = {_identity(folder) for folder in (here, *here.parents) if folder.is_relative_to(base)}
+        known = [name for name in sorted(folders) if hidden or not name.startswith(".")]
+        # A set of its own for each folder: two names of one folder beside each other are no circle.
+        folders[:] = [name for name in known if _enter(here / name, entered if once else set(above), report)]
+        names = [*(folders if patterns[-1] == _ANY else known), *files]
+        for name in names:
+            path = here / name
+            if (hidden or not name.startswith(".")) and _matches(path.relative_to(base).parts, patterns):
+                yield path
 
 
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
