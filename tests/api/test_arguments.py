@@ -1,4 +1,4 @@
-"""N13: wrong arguments are clear errors in Python's own words; models can be sent to other processes."""
+"""Wrong arguments are clear errors in Python's own words; models can be sent to other processes."""
 
 from __future__ import annotations
 

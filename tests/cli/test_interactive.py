@@ -1,4 +1,4 @@
-"""N8: `generate --interactive` continues what is typed, text after text, and says what it is."""
+"""`generate --interactive` continues what is typed, text after text, and says what it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""N8: options that take several values are repeated, and the help of every verb says so; files of prompts."""
+"""Options that take several values are repeated, and the help of every verb says so; files of prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VERBS = [name for name in app if not name.startswith("-") and name not in ("insp
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_help_of_a_repeatable_option_shows_one_value_and_says_that_it_is_repeated(run, verb, monkeypatch):
-    """`--prompt STR...` read as if `--prompt a b` were two prompts."""
+    """N8: `--prompt STR...` read as if `--prompt a b` were two prompts."""
     monkeypatch.setenv("COLUMNS", "300")
     code, page, _ = run(verb, "--help")
     assert code == 0

@@ -1,4 +1,4 @@
-"""N9: a mistyped command, option, choice, path or corpus is answered with the right one; the lists are complete."""
+"""A mistyped command, option, choice, path or corpus is answered with the right one; the lists are complete."""
 
 import pytest
 
@@ -20,6 +20,7 @@ from mingyue.cli.app import app
     ],
 )
 def test_a_typo_gets_the_right_name(run, tmp_path, monkeypatch, line, meant):
+    """N9: some typos got none."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "poems.txt").write_text("a poem", encoding="utf-8")
     (tmp_path / "runs" / "poems").mkdir(parents=True)
@@ -39,6 +40,7 @@ def test_a_typo_gets_the_right_name(run, tmp_path, monkeypatch, line, meant):
     ],
 )
 def test_what_is_like_nothing_gets_no_suggestion(run, tmp_path, monkeypatch, line):
+    """N9: `train nosuch.txt` suggested english.txt, `mingyue list` claims."""
     monkeypatch.chdir(tmp_path)
     for name in ("english.txt", "nul.txt", "a.txt"):
         (tmp_path / name).write_text("a text", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""N6: what is printed fits terminals of 60, 80 and 120 columns, in Chinese too, and no word is broken."""
+"""What is printed fits terminals of 60, 80 and 120 columns, in Chinese too, and no word is broken."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ def evaluation(**changes) -> EvaluationReport:
 
 
 def test_the_line_of_an_evaluation_takes_one_line_and_keeps_the_losses(terminal, width):
+    """N6: of more than 100 columns, it broke in the middle of a word."""
     run = RunScreen(clock=lambda: 0.0)
     run._sum, run._count = 3.0, 1
     run.on_evaluate(evaluation(measures={"bleu": 12.34}))

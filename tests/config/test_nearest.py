@@ -1,4 +1,4 @@
-"""N9: a suggestion is a name that differs by slips of the keyboard; what is only unlike the rest gets none."""
+"""A suggestion is a name that differs by slips of the keyboard; what is only unlike the rest gets none."""
 
 import pytest
 

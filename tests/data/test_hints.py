@@ -1,4 +1,4 @@
-"""N13: files in a form that is nearly right are read, or answered with what to do."""
+"""Files in a form that is nearly right are read, or answered with what to do."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_a_character_of_several_tokens_is_never_shown_in_part(scripted):
 @pytest.mark.parametrize("n_tokens", range(1, 9))
 @pytest.mark.parametrize("valid", [True, False])
 def test_a_text_cut_inside_a_character_ends_before_it_or_in_one_mark(scripted, n_tokens, valid):
-    """S7, S13: without `valid_utf8` a cut tail is flushed at the end, never before; with it, it is left out."""
+    """S7, N12: without `valid_utf8` a cut tail is flushed at the end, never before; with it, it is left out."""
     asked = GREEDY.replace(max_new_tokens=n_tokens, valid_utf8=valid)
     pieces, result = scripted_text(scripted, "好😀!", asked)
     assert "\ufffd" not in "".join(pieces[: len(pieces) if valid else -1])

@@ -1,4 +1,4 @@
-"""S13: generated text is valid UTF-8, whatever the model would like, and nothing else about it changes."""
+"""Generated text is valid UTF-8, whatever the model would like, and nothing else about it changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def tokenizer(request) -> Tokenizer:
 def test_no_text_has_bytes_that_are_no_character(
     lively, tokenizer, seed, temperature, top_k, top_p, repetition_penalty, n_tokens, stop, prompts
 ):
-    """Greedy or seeded, alone or in a batch, cached or not, streamed or not: valid, and the same text."""
+    """N12: greedy or seeded, alone or in a batch, cached or not, streamed or not: valid, and the same text."""
     model = lively(vocab_size=tokenizer.vocab_size, seed=seed)
     asked = GenerateSettings(
         max_new_tokens=n_tokens,

@@ -28,7 +28,7 @@ def of_state(state: int) -> str:
 
 
 def test_beginnings_of_texts_are_judged_as_by_python():
-    """S13: all texts of one and two bytes; of three and four, those at the ends of ranges (overlong, surrogates)."""
+    """N12: all texts of one and two bytes; of three and four, those at the ends of ranges (overlong, surrogates)."""
     short = [bytes(data) for n in (1, 2) for data in itertools.product(range(256), repeat=n)]
     three = [bytes(data) for data in itertools.product(EDGES, repeat=3)]
     four = [data + bytes([last]) for data in three if data[0] > 0xEF for last in EDGES]
