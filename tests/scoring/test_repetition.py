@@ -120,6 +120,14 @@ def test_text_that_repeats_as_much_as_the_held_out_text_needs_no_advice():
     assert "The held-out text repeats itself as well: train on text with more variety." in looped.advice
 
 
+def test_texts_that_are_the_same_are_counted():
+    report = repetition_report([VARIED, VARIED, VARIED[4:]], settings=GenerateSettings(temperature=0))
+    assert report.generated.same == 2
+    assert "Texts that equal another one: 2 of 3." in report.describe()
+    assert "temperature 0, where" in report.advice[0]
+    assert repetition_report([VARIED] * 2, " ".join([VARIED] * 4)).advice == ()  # as the held-out text
+
+
 def test_the_report_says_both_numbers_and_the_loop():
     lines = repetition_report([LOOPED, VARIED], " ".join([VARIED] * 4)).describe()
     assert lines[0].startswith("Repeated within the same generated text: ")

@@ -11,6 +11,7 @@ A loop is the end of a text that repeats one passage, three times or more.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,8 @@ class Repetition:
     """Distinct n-grams as a share of all n-grams of a text, for n = 1, 2, 3, 4; over all texts. 1 without any."""
     loops: tuple[Loop, ...]
     """The loops in which texts end, in the order of the texts."""
+    same: int = 0
+    """Texts that equal another one."""
 
     @property
     def repeated(self) -> tuple[float, float, float, float]:
@@ -56,7 +59,9 @@ def repetition(texts: Sequence[str]) -> Repetition:
     words = [words_of(text) for text in texts]
     loops = [found for text in texts if (found := loop_at_end(text)) is not None]
     one, two, three, four = (_distinct(words, n) for n in N_GRAMS)
-    return Repetition(len(texts), sum(map(len, words)), (one, two, three, four), tuple(loops))
+    counts = Counter(text.strip() for text in texts)
+    same = sum(counts[text] for text in counts if counts[text] > 1)
+    return Repetition(len(texts), sum(map(len, words)), (one, two, three, four), tuple(loops), same)
 
 
 def repetition_of_pieces(text: str, lengths: Sequence[int]) -> Repetition | None:

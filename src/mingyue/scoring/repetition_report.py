@@ -43,6 +43,8 @@ class RepetitionReport:
                 f"Texts that end in a loop: {len(found.loops):,} of {found.texts:,}. The longest is {longest.times:,} "
                 f"× {passage!r}."
             )
+        if found.same:
+            lines.append(f"Texts that equal another one: {found.same:,} of {found.texts:,}.")
         return [*lines, *self.advice]
 
     def table(self) -> list[tuple[str, str, str]]:
@@ -91,6 +93,8 @@ def repetition_report(
 
 
 def _is_repetitive(found: Repetition, other: Repetition | None) -> bool:
+    if found.same > 1 and (other is None or found.same / found.texts > other.same / other.texts + _MORE[4]):
+        return True
     if other is None:
         return found.repeated[3] > _MUCH or bool(found.loops)
     more = any(found.repeated[n - 1] > other.repeated[n - 1] + above for n, above in _MORE.items())
@@ -130,5 +134,6 @@ def _values(found: Repetition) -> dict[str, Any]:
         "words": found.words,
         "distinct": found.distinct,
         "repeated": found.repeated,
+        "same": found.same,
         "loops": [{"period": loop.period, "times": loop.times} for loop in found.loops],
     }
