@@ -21,6 +21,7 @@ from mingyue.printable import printable
 _LIVE_EVERY = 0.5
 """Seconds between two redraws: costs no noticeable share of two cores."""
 _BAR_WIDTH, _NARROW = 20, 72
+_WAITING = "waiting for"
 _PLAIN_EVERY = 30.0
 """Seconds without output after which a plain line shows the progress."""
 
@@ -119,6 +120,9 @@ class Stages(Live):
 
 def show_stage(live: Live, stage: str, done: int, total: int) -> None:
     """Show a stage of data work: its percentage, or its count where the total is unknown."""
+    if stage.startswith(_WAITING):  # it may take any time, and nothing else will be shown meanwhile
+        live.say(f"{stage} …")
+        return
     live.show(stage, done, total or None, [f"{done / total:.0%}" if total else f"{done:,}"])
 
 

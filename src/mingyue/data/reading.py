@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from mingyue.data.encodings import CHUNK, Encoding, NotTextError, UndecodableErr
 from mingyue.data.formats import SURROGATE, Record, csv_records, json_records, lines_of, tsv_records
 from mingyue.data.hub import hub_records
 from mingyue.data.parquet import parquet_records
-from mingyue.data.report import BadRecords, Progress, ReadReport, readable
+from mingyue.data.report import WAITING, BadRecords, Progress, ReadReport, readable
 from mingyue.data.sources import DamagedFileError, Source, expand_sources, opened, unchanged
 from mingyue.data.split import Part, Separator, parse_separator, split_documents
 from mingyue.errors import DataError
@@ -86,8 +87,8 @@ def read_pieces(settings: DataSettings, report: ReadReport, progress: Progress |
     gauge = Gauge(sources, progress)
     for number, source in enumerate(sources):
         advance = gauge.of(number)
-        if progress is not None and not source.repeatable:
-            progress(f"waiting for {readable(source.name)}", 0, 0)
+        if progress is not None and not source.repeatable and (source.path is not None or sys.stdin.isatty()):
+            progress(f"{WAITING} {readable(source.name)}", 0, 0)
         if source.named and source.path is not None and source.path.suffix.lower() == ".json":
             report.note(_JSON.format(name=source.name))
         try:
