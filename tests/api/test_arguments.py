@@ -90,7 +90,7 @@ def test_errors_name_options_on_the_command_line_only(tmp_path, capsys, monkeypa
     assert "Name the key with --field. --skip-bad leaves" in " ".join(capsys.readouterr().err.split())
     assert not names_options()
 
-    @speaks_python
+    @speaks_python()
     def refuse() -> None:
         raise SettingsError("--top-k is 0", advice="Give --top-k 1.")
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from mingyue.errors import MingyueError, names_options
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _COMMAND = re.compile(r"(`[^`]*`)")
 _OPTION = re.compile(r"(?<![\w-])--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
@@ -24,18 +20,14 @@ def for_caller(message: str) -> str:
     return "".join(part if index % 2 else _OPTION.sub(_setting, part) for index, part in enumerate(parts))
 
 
-def speaks_python(function: Callable[P, T]) -> Callable[P, T]:
-    """Let the errors of a public function name settings as Python does."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(*args, **kwargs)
-        except MingyueError as error:
-            error.reword(for_caller)
-            raise
-
-    return call
+@contextmanager
+def speaks_python() -> Generator[None]:
+    """Let the errors of a block, or of a public function that this decorates, name settings as Python does."""
+    try:
+        yield
+    except MingyueError as error:
+        error.reword(for_caller)
+        raise
 
 
 def _setting(option: re.Match[str]) -> str:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # view modules are imported when a view is made, so that trai
     from mingyue.nn.taps import Edit
 
 
-@speaks_python
+@speaks_python()
 def inspect(
     model: Model | Translator | str | Path,
     text: str | None = None,

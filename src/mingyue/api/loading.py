@@ -28,7 +28,7 @@ from mingyue.training import Checkpoints, RunFolder
 ModuleType = TypeVar("ModuleType", DecoderOnly, EncoderDecoder)
 
 
-@speaks_python
+@speaks_python()
 def load(path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None) -> Model:
     """Load the decoder-only model of a model folder or run folder (the best checkpoint of a run that has not ended).
 
@@ -39,7 +39,7 @@ def load(path: str | Path, *, device: str | None = None, threads: int | None = N
     return Model(bundle, checkpoint=checkpoint, runtime=runtime)
 
 
-@speaks_python
+@speaks_python()
 def load_translator(
     path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None
 ) -> Translator:
@@ -51,7 +51,7 @@ def load_translator(
     return Translator(bundle, checkpoint=checkpoint, runtime=runtime)
 
 
-@speaks_python
+@speaks_python()
 def load_either(
     path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None
 ) -> Model | Translator:
@@ -59,7 +59,7 @@ def load_either(
     return (load_translator if translates(path) else load)(path, device=device, threads=threads, step=step)
 
 
-@speaks_python
+@speaks_python()
 def translates(path: str | Path) -> bool:
     """Whether a model folder or run folder holds an encoder-decoder model; if not, it holds a decoder-only one.
 

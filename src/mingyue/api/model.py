@@ -29,7 +29,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
         """Whether BOS precedes every text, as in the training data."""
         self._begin_id = bundle.begin_id
 
-    @speaks_python
+    @speaks_python()
     def generate(
         self,
         prompts: str | Sequence[str] = "",
@@ -46,7 +46,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
         with self.runtime.applied():
             return finished(self._events(prompts, chosen, logprobs=logprobs))
 
-    @speaks_python
+    @speaks_python()
     def stream(self, prompt: str = "", settings: GenerateSettings | None = None, **given: object) -> Iterator[str]:
         """The text of one prompt, piece by piece as it is generated; the pieces join to exactly the text."""
         settings = merge_settings(GenerateSettings, settings, given)
@@ -54,7 +54,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
             raise GenerationError(f"a stream is of one text, not {settings.samples}", advice="Use generate instead.")
         return (event.text for event in self.events(prompt, settings) if event.text)
 
-    @speaks_python
+    @speaks_python()
     def events(
         self, prompts: str | Sequence[str], settings: GenerateSettings | None = None, *, logprobs: bool = False
     ) -> Iterator[Event]:
@@ -77,7 +77,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
             note=self._new_notes().append,
         )
 
-    @speaks_python
+    @speaks_python()
     def score(self, text: str, *, stride: int | None = None) -> Score:
         """log P of every token and of the whole text; a text longer than the context in windows moved by `stride`."""
         checked_text("text", text)
@@ -92,7 +92,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
             )
         return found
 
-    @speaks_python
+    @speaks_python()
     @torch.inference_mode()
     def logits(self, text: str) -> Tensor:
         """Logits of the next token after each token of `text`, [T, V] (after BOS too, where texts start with it).

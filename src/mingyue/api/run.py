@@ -15,7 +15,7 @@ _SEVERAL = ("sources", "source", "target", "pairs", "valid_source", "valid_targe
 """Settings that are lists of names."""
 
 
-@speaks_python
+@speaks_python()
 def train(
     settings: TrainSettings | None = None, *, observer: Observer | None = None, waited: float = 0.0, **given: object
 ) -> RunResult:
@@ -33,7 +33,7 @@ def train(
         return run.train()
 
 
-@speaks_python
+@speaks_python()
 def resume(
     folder: str | Path,
     *,

@@ -81,7 +81,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         self.source_tokenizer = bundle.source_tokenizer
         """The tokenizer of the source side; the same object as `tokenizer` where both sides share a vocabulary."""
 
-    @speaks_python
+    @speaks_python()
     def translate(
         self,
         lines: str | Sequence[str],
@@ -131,7 +131,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
             notes.append(_unfinished(unfinished, chosen.extra_tokens, self.config.context))
         return found
 
-    @speaks_python
+    @speaks_python()
     def loss(self, sources: Sequence[str], targets: Sequence[str]) -> Evaluation:
         """Loss of the targets given their sources: −Σ log P of each target token and EOS, given those before it.
 
@@ -150,7 +150,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
                 )
         return self._evaluation(rows, targets)
 
-    @speaks_python
+    @speaks_python()
     def evaluate(
         self,
         sources: Sequence[str],

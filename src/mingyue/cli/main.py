@@ -31,13 +31,9 @@ _OPTION = re.compile(r"--|-[A-Za-z]\w*(=.*)?|--[A-Za-z][\w-]*(=.*)?|-\.?\d[\w.+-
 _SECONDS_TO_BE_STOPPED = 10.0
 
 
+@naming_options()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: those of the process); returns the exit code."""
-    with naming_options():
-        return _main(arguments)
-
-
-def _main(arguments: Sequence[str] | None) -> int:
     ARGUMENTS.set(tuple(sys.argv[1:] if arguments is None else arguments))
     OWNS_PROCESS.set(arguments is None)
     tokens, debug = _take_debug(ARGUMENTS.get())
