@@ -6,8 +6,31 @@ without a traceback and exits with code 2; Python callers catch `MingyueError` o
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 from mingyue.printable import printable
 from mingyue.words import Words, in_language, tr
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+_naming = {"options": False}
+
+
+def names_options() -> bool:
+    """Whether the command line is running: messages then name settings as options, `--top-p`."""
+    return _naming["options"]
+
+
+@contextmanager
+def naming_options() -> Generator[None]:
+    """The block is the command line."""
+    before, _naming["options"] = _naming["options"], True
+    try:
+        yield
+    finally:
+        _naming["options"] = before
 
 
 class MingyueError(Exception):
@@ -29,6 +52,16 @@ class MingyueError(Exception):
         """Message and advice, in both languages."""
         parts = [self.message] if self.advice is None else [self.message, self.advice]
         return Words("\n".join(parts), lambda: "\n".join(in_language(part, "zh") for part in parts))
+
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Put message and advice into other words."""
+        self.message = _changed(self.message, change)
+        self.advice = None if self.advice is None else _changed(self.advice, change)
+        self.args = (str(self.words),)
+
+
+def _changed(text: str, change: Callable[[str], str]) -> str:
+    return text.mapped(change) if isinstance(text, Words) else change(text)
 
 
 class SettingsError(MingyueError):

@@ -220,6 +220,11 @@ def explain_os_error(what: str, path: Path, error: OSError) -> tuple[str, str]:
             tr("the disk is full: {what} could not be written to {path}", what, path),
             tr("Earlier files are unchanged. Free some space, or choose another folder with --out."),
         )
+    if error.errno == errno.EEXIST and path.is_symlink() and not path.exists():
+        message = f"{what} could not be written to {path}: it is a link to {os.readlink(path)}, which does not exist"  # noqa: PTH115
+        return message, "Make that folder, or remove the link."
+    if error.errno == errno.EEXIST:
+        return f"{what} could not be written to {path}: it is not a folder", "Choose another folder with --out."
     if error.errno in _REFUSED:
         advice = tr("Change its permissions, or choose another folder.")
         return (

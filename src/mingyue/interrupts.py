@@ -53,6 +53,11 @@ def came() -> bool:
     return _state.came
 
 
+def dealt_with() -> None:
+    """The Ctrl-C that came ended what it should, such as one text of several: the next one is the first again."""
+    _state.came = False
+
+
 def finish() -> None:
     """The work is done: from here on Ctrl-C ends the process at once, whatever Python still cleans up."""
     _state.done = True

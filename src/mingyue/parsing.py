@@ -42,7 +42,7 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
         value = json.loads(decoded)
     except json.JSONDecodeError as error:
         where = tr("line {lineno}, column {colno} of {n_decoded:,} characters", error.lineno, error.colno, len(decoded))
-        raise FormatError(tr("not JSON: {msg} at {where}", error.msg, where)) from None
+        raise FormatError(tr("not JSON: {msg} at {where}", error.msg.removesuffix(" at"), where)) from None
     except (RecursionError, ValueError) as error:  # ValueError: an integer with more digits than Python reads
         raise _beyond(error) from None
     return _bounded(value)

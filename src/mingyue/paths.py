@@ -26,7 +26,12 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     Raises `SettingsError` for an empty name, and for one that the system does not look up, with its reason (too long,
     no permission for a folder above it). The path need not exist.
     """
-    given = os.fspath(name)
+    try:
+        given = os.fspath(name)
+    except TypeError:
+        raise SettingsError(
+            f"{shortened(repr(name))} is not the name of a file or folder", advice="Give a str, or a pathlib.Path."
+        ) from None
     if not given:
         raise SettingsError(
             tr("the name of a file or folder is empty"), advice=tr("Name one; `.` is the current folder.")

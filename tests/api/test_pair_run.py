@@ -293,10 +293,10 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"preset": "modern"}, "preset modern is a decoder-only model"),
         ({"preset": "gpt2"}, "preset gpt2 is a decoder-only model"),
-        ({"window": 8}, "leave --window out"),
+        ({"window": 8}, "leave window out"),
         ({"d_model": 33, "n_heads": 4}, "d_model 33 is not a multiple of n_heads 4"),
-        ({"separator": "line"}, "leave --separator out"),
-        ({"sample_prompt": "The ", "attend_across_documents": False}, "--attend-across-documents, --sample-prompt out"),
+        ({"separator": "line"}, "leave separator out"),
+        ({"sample_prompt": "The ", "attend_across_documents": False}, "attend_across_documents, sample_prompt out"),
         ({"sources": ("text.txt",)}, "both are given .*text.txt"),
     ],
 )
@@ -315,9 +315,9 @@ def test_pairs_refuse_what_is_for_text(
     [
         ({"preset": "translate-small"}, "preset translate-small is an encoder-decoder model"),
         ({"preset": "paper-base"}, "preset paper-base is an encoder-decoder model"),
-        ({"n_encoder_layers": 2}, "leave --n-encoder-layers out"),
-        ({"select": "bleu"}, "leave --select out"),
-        ({"shared_vocabulary": False, "bleu_lines": 3}, "leave --shared-vocabulary, --bleu-lines out"),
+        ({"n_encoder_layers": 2}, "leave n_encoder_layers out"),
+        ({"select": "bleu"}, "leave select out"),
+        ({"shared_vocabulary": False, "bleu_lines": 3}, "leave shared_vocabulary, bleu_lines out"),
         ({"d_model": 33, "n_heads": 4}, "d_model 33 is not a multiple of n_heads 4"),
     ],
 )
@@ -364,7 +364,7 @@ def test_compressed_sides(tmp_path: Path) -> None:
 
 
 def test_a_resume_refuses_what_is_for_text(run: RunResult) -> None:
-    with pytest.raises(SettingsError, match="leave --sample-prompt out"):
+    with pytest.raises(SettingsError, match="leave sample_prompt out"):
         mingyue.resume(run.folder, sample_prompt="a", steps=99)
 
 

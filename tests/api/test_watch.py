@@ -99,7 +99,7 @@ def test_a_text_that_cannot_be_watched_is_refused_before_anything_is_trained(tex
         folder = mingyue.train(sources=[str(text_file)], out=str(out), watch=text, **TINY | {"steps": 1}).folder
         assert not (folder / "watch").exists()
         return
-    with pytest.raises(SettingsError, match=f"--watch: .*{said}"):
+    with pytest.raises(SettingsError, match=f"watch: .*{said}"):
         mingyue.train(sources=[str(text_file)], out=str(out), watch=text, **TINY)
     assert not out.exists(), "the same command, corrected, must not find a run in its way"
 

@@ -59,14 +59,16 @@ def process():
 def ended():
     """Makes what `api.train` returns, with only what the command line reads."""
 
-    def make(reason, *, sentences=(), texts=(), copying=None, of_pairs=False):
+    def make(reason, *, sentences=(), texts=(), copying=None, repetition=None, of_pairs=False):
         folder = Path("runs") / "x"
         return types.SimpleNamespace(
             folder=folder,
             model_folder=folder / "model",
             of_pairs=of_pairs,
             training=types.SimpleNamespace(reason=reason, step=7),
-            outcome=types.SimpleNamespace(verdict="learning", sentences=sentences, texts=texts, copying=copying),
+            outcome=types.SimpleNamespace(
+                verdict="learning", sentences=sentences, texts=texts, copying=copying, repetition=repetition
+            ),
         )
 
     return make

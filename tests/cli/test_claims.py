@@ -17,7 +17,7 @@ def here(monkeypatch):
     """`variance` is tested in this process, the others fail. Returns what was asked for."""
     asked = []
 
-    def run_claims(names, trial, out=None, workers=2, progress=None):
+    def run_claims(names, trial, out=None, workers=2, progress=None, threads=1):
         asked.append((list(names), trial, out, workers))
         results = []
         for name in names:
@@ -74,7 +74,7 @@ def test_a_run_that_is_stopped_says_what_is_kept_and_how_to_see_it(run, monkeypa
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
 
-    def stopped(names, trial, out=None, workers=2, progress=None):
+    def stopped(names, trial, out=None, workers=2, progress=None, threads=1):
         progress(State(2, 36, ("far",), Result("logs", "report", 0, 1.0, "", error="it broke")))
         raise KeyboardInterrupt
 

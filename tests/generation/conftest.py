@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from mingyue.config import EncoderDecoderConfig, GenerateSettings, ModelConfig
 from mingyue.models import DecoderOnly, EncoderDecoder, build_model
 from mingyue.runtime import derive_seed
+from mingyue.text.utf8 import utf8_steps
 
 KINDS = {
     "none": {"positions": "none"},
@@ -37,7 +39,7 @@ class Letters:
     def encode(self, text: str) -> list[int]:
         return [self.vocab_size - 1 if letter == "\n" else ord(letter) - ord("a") + 3 for letter in text]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, whole: bool = False) -> str:
         return "".join(chr(ord("a") + index - 3) for index in ids if index > 2)
 
     def stream(self) -> SimpleNamespace:
@@ -45,6 +47,10 @@ class Letters:
 
     def token_bytes(self, index: int) -> bytes:
         return self.decode([index]).encode("utf-8")
+
+    @property
+    def utf8_steps(self) -> np.ndarray:
+        return utf8_steps([self.token_bytes(index) for index in range(self.vocab_size)])
 
     def token_text(self, index: int) -> str:
         return self.decode([index]) or f"<{index}>"

@@ -38,12 +38,13 @@ def test_a_character_of_several_tokens_is_never_shown_in_part(scripted):
 
 
 @pytest.mark.parametrize("n_tokens", range(1, 9))
-def test_a_text_cut_inside_a_character_ends_in_one_mark(scripted, n_tokens):
-    """S7: a cut tail is flushed at the end, never before."""
-    asked = GREEDY.replace(max_new_tokens=n_tokens)
+@pytest.mark.parametrize("valid", [True, False])
+def test_a_text_cut_inside_a_character_ends_before_it_or_in_one_mark(scripted, n_tokens, valid):
+    """S7, N12: without `valid_utf8` a cut tail is flushed at the end, never before; with it, it is left out."""
+    asked = GREEDY.replace(max_new_tokens=n_tokens, valid_utf8=valid)
     pieces, result = scripted_text(scripted, "好😀!", asked)
-    assert "\ufffd" not in "".join(pieces[:-1])
-    assert result.text == BYTES.decode(result.ids)
+    assert "\ufffd" not in "".join(pieces[: len(pieces) if valid else -1])
+    assert result.text == BYTES.decode(result.ids, whole=valid)
     assert result.stop == "length"
     assert len(result.ids) == n_tokens
 
@@ -71,7 +72,7 @@ def test_stop_texts_across_tokens(scripted, text, stops, least, most):
             assert (result.text, result.ids, result.stop) == (so_far[: min(new)[1]], ids[:n_tokens], "stop text")
             return
     whole = [*ids, BYTES.eos_id][:most]
-    assert (result.text, result.ids) == (BYTES.decode(whole), whole)
+    assert (result.text, result.ids) == (BYTES.decode(whole, whole=True), whole)
     assert result.stop == ("end" if len(whole) > len(ids) else "length")
 
 
@@ -139,7 +140,7 @@ def test_characters_never_seen_in_training_are_read_and_no_unknown_is_written(li
     asked = GenerateSettings(max_new_tokens=40, temperature=2, samples=3)
     for result in generate(model, tokenizer, ["好", "😀\x00", "<eos><|endoftext|>[UNK]"], asked, starts_with_bos=True):
         assert set(result.ids) <= set(range(tokenizer.vocab_size)) - {tokenizer.pad_id, tokenizer.bos_id}
-        assert result.text == tokenizer.decode(result.ids)
+        assert result.text == tokenizer.decode(result.ids, whole=True)
 
 
 def test_a_model_with_more_ids_than_its_tokenizer_writes_only_what_can_be_read(lively, letters):
@@ -162,7 +163,8 @@ def test_a_long_prompt_is_cropped_and_said_once(lively, letters):
     generate(model, tokenizer, ["b", "a" * 20, "c" * 40], asked, starts_with_bos=False, note=notes.append)
     assert notes == [
         "Prompt 2 has 20 tokens, more than the context of 16: the model reads only its last 12 "
-        "(2 of 3 prompts are too long)."
+        "(2 of 3 prompts are too long). Whenever the context is full, reading continues from its last 8 tokens, "
+        "wherever a prompt ends and generation begins."
     ]
 
 
@@ -243,3 +245,19 @@ def test_a_stream_leaves_the_callers_gradients_alone_and_may_be_left_early(livel
         model(torch.tensor([[3, 4]])).sum().backward()
     events.close()
     assert not torch.is_inference_mode_enabled()
+
+
+def test_characters_that_training_never_met_are_named_once(lively):
+    """N13: a prompt in characters that the model cannot know gave a strange text without a word."""
+    tokenizer = train_char(["春眠不觉晓"])
+    model, notes = lively(vocab_size=tokenizer.vocab_size), []
+    unseen = range(3, 259)
+    asked = GREEDY.replace(max_new_tokens=1)
+    generate(model, tokenizer, ["春眠"], asked, starts_with_bos=True, unseen=unseen, note=notes.append)
+    assert notes == []
+    generate(model, tokenizer, ["春x", "éx眠x"], asked, starts_with_bos=True, unseen=unseen, note=notes.append)
+    assert len(notes) == 1
+    assert "of the prompt: 'x', 'é'." in notes[0]
+    many = "abcdefghijkl"
+    generate(model, tokenizer, [many], asked, starts_with_bos=True, unseen=unseen, note=notes.append)
+    assert "'h', …" in notes[1]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mingyue.config import GenerateSettings
 from mingyue.errors import GenerationError, SettingsError
+from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.sampling import Sampler, distribution, draw, penalise, uniform
 
 FOUR = torch.tensor([[0.1, 0.4, 0.3, 0.2]]).log()
@@ -19,11 +20,11 @@ PLAIN = GenerateSettings(temperature=1)
 
 
 def text(index: int = 0, sample: int = 0, n_generated: int = 0, seen: torch.Tensor | None = None) -> SimpleNamespace:
-    return SimpleNamespace(prompt_index=index, sample=sample, n_generated=n_generated, seen=seen)
+    return SimpleNamespace(prompt_index=index, sample=sample, n_generated=n_generated, seen=seen, state=0)
 
 
 def sampler(asked: GenerateSettings, *, never=(), end=3, logprobs=False) -> Sampler:
-    return Sampler(asked, never=never, eos_id=end, device=torch.device("cpu"), logprobs=logprobs)
+    return Sampler(asked, AllowedTokens(never, device=torch.device("cpu")), eos_id=end, logprobs=logprobs)
 
 
 def shares(asked: GenerateSettings, logits: torch.Tensor = FOUR) -> list[float]:

@@ -7,6 +7,7 @@ from mingyue.api.info import Info, describe, info
 from mingyue.api.inspect import Inspection, inspect
 from mingyue.api.loading import load, load_either, load_translator, translates
 from mingyue.api.model import Model
+from mingyue.api.repetition import repetition
 from mingyue.api.run import processes_of_run, resume, train
 from mingyue.api.translator import TranslationReport, Translator, one_line
 from mingyue.data import data_folder
@@ -38,6 +39,7 @@ __all__ = [
     "load_translator",
     "one_line",
     "processes_of_run",
+    "repetition",
     "resume",
     "run_path",
     "text_demo",

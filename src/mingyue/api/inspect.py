@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mingyue.api.caller import speaks_python
 from mingyue.api.inspected import InspectedModel, open_model
 from mingyue.api.model import Model
 from mingyue.api.translator import Translator
@@ -40,6 +41,7 @@ if TYPE_CHECKING:  # view modules are imported when a view is made, so that trai
     from mingyue.nn.taps import Edit
 
 
+@speaks_python()
 def inspect(
     model: Model | Translator | str | Path,
     text: str | None = None,

@@ -8,6 +8,7 @@ from typing import Generic, Self, TypeVar
 
 import torch
 
+from mingyue.api.caller import for_caller
 from mingyue.bundle import Bundle
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.config.base import Settings
@@ -57,7 +58,11 @@ class LoadedModel(Generic[ConfigType, ModuleType]):
     @property
     def notes(self) -> list[str]:
         """Notes for the user about the latest call of this thread (such as a prompt longer than the context)."""
-        return self._latest.notes
+        return [for_caller(note) for note in self._latest.notes]
+
+    def note(self, sentence: str) -> None:
+        """Add a note about the latest call."""
+        self._latest.notes.append(sentence)
 
     def _new_notes(self) -> list[str]:
         """The empty list of notes of a new call."""

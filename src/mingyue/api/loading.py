@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -10,13 +11,14 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from mingyue.api.caller import speaks_python
 from mingyue.api.model import Model
 from mingyue.api.translator import Translator
 from mingyue.bundle import Bundle, is_model_folder, load_bundle, read_bundle_config
-from mingyue.config import Count, EncoderDecoderConfig, TrainSettings, checked
+from mingyue.config import Count, EncoderDecoderConfig, TrainSettings, checked, nearest_path
 from mingyue.data import load_corpus, load_pairs
 from mingyue.data.unseen import to_ranges
-from mingyue.errors import BundleError, CheckpointError, DataError
+from mingyue.errors import BundleError, CheckpointError, DataError, MingyueError, TokenizerError
 from mingyue.models import DecoderOnly, EncoderDecoder, cannot_read, empty_model
 from mingyue.paths import path_of
 from mingyue.runs import pair_config, run_config
@@ -26,6 +28,7 @@ from mingyue.training import Checkpoints, RunFolder
 ModuleType = TypeVar("ModuleType", DecoderOnly, EncoderDecoder)
 
 
+@speaks_python()
 def load(path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None) -> Model:
     """Load the decoder-only model of a model folder or run folder (the best checkpoint of a run that has not ended).
 
@@ -36,6 +39,7 @@ def load(path: str | Path, *, device: str | None = None, threads: int | None = N
     return Model(bundle, checkpoint=checkpoint, runtime=runtime)
 
 
+@speaks_python()
 def load_translator(
     path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None
 ) -> Translator:
@@ -47,6 +51,7 @@ def load_translator(
     return Translator(bundle, checkpoint=checkpoint, runtime=runtime)
 
 
+@speaks_python()
 def load_either(
     path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None
 ) -> Model | Translator:
@@ -54,6 +59,7 @@ def load_either(
     return (load_translator if translates(path) else load)(path, device=device, threads=threads, step=step)
 
 
+@speaks_python()
 def translates(path: str | Path) -> bool:
     """Whether a model folder or run folder holds an encoder-decoder model; if not, it holds a decoder-only one.
 
@@ -93,10 +99,11 @@ def _find_model(path: Path, step: int | None) -> Path | RunFolder:
         return folder.model
     if folder.settings_path.is_file():
         return folder
-    what = "is neither a model folder nor a run folder" if path.exists() else "does not exist"
-    raise BundleError(
-        f"{path} {what}", advice="Give the folder of a run (runs/poems) or of a model (runs/poems/model)."
-    )
+    advice = "Give the folder of a run (runs/poems) or of a model (runs/poems/model)."
+    if path.exists():
+        raise BundleError(f"{path} is neither a model folder nor a run folder", advice=advice)
+    near = nearest_path(path)
+    raise BundleError(f"{path} does not exist", advice=f"Did you mean {near}?" if near else advice)
 
 
 def check_has_checkpoint(folder: RunFolder) -> None:
@@ -179,7 +186,10 @@ def _read(
 ) -> tuple[Bundle[ModuleType], int | None]:
     found = find_model(path, checked("step", step, Count | None))
     if isinstance(found, Path):
-        return load_bundle(found, kind.model_class, device=device), None
+        try:
+            return load_bundle(found, kind.model_class, device=device), None
+        except (BundleError, TokenizerError) as error:
+            raise _with_way_out(error, found, kind) from error
     settings = found.read_settings()
     if settings.pairs.given is not kind.of_pairs:
         message, advice = kind.refusal
@@ -195,6 +205,20 @@ def _read(
     bundle.model.load_state_dict(weights, strict=True, assign=True)
     bundle.model.to(device).eval()
     return replace(bundle, notes=notes), step
+
+
+def _with_way_out(
+    error: BundleError | TokenizerError, folder: Path, kind: _Kind[ModuleType]
+) -> BundleError | TokenizerError:
+    """The error of a damaged model folder in a run, with the advice to have the run write it again."""
+    run = RunFolder(folder.absolute().parent)
+    if run.model.name != folder.name or not run.settings_path.is_file() or not run.begun:
+        return error
+    with suppress(MingyueError):
+        if isinstance(read_bundle_config(folder), EncoderDecoderConfig) is not kind.of_pairs:
+            return error  # the model is whole, and of the other kind
+    again = f"`mingyue resume {folder.parent}` writes the model of a run again."
+    return type(error)(error.message, advice=again)
 
 
 def _run_weights(folder: RunFolder, step: int | None) -> tuple[int, dict[str, Tensor], tuple[str, ...]]:

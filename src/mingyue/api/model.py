@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from mingyue.api.caller import speaks_python
 from mingyue.api.loaded_model import LoadedModel, merge_settings
 from mingyue.bundle import Bundle
-from mingyue.config import GenerateSettings, ModelConfig, Positive, checked
+from mingyue.config import GenerateSettings, ModelConfig, Positive, checked, checked_text, checked_texts
 from mingyue.errors import GenerationError
 from mingyue.generation import Event, Generation, finished, stream
 from mingyue.models import DecoderOnly
@@ -28,6 +29,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
         """Whether BOS precedes every text, as in the training data."""
         self._begin_id = bundle.begin_id
 
+    @speaks_python()
     def generate(
         self,
         prompts: str | Sequence[str] = "",
@@ -44,6 +46,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
         with self.runtime.applied():
             return finished(self._events(prompts, chosen, logprobs=logprobs))
 
+    @speaks_python()
     def stream(self, prompt: str = "", settings: GenerateSettings | None = None, **given: object) -> Iterator[str]:
         """The text of one prompt, piece by piece as it is generated; the pieces join to exactly the text."""
         settings = merge_settings(GenerateSettings, settings, given)
@@ -51,6 +54,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
             raise GenerationError(f"a stream is of one text, not {settings.samples}", advice="Use generate instead.")
         return (event.text for event in self.events(prompt, settings) if event.text)
 
+    @speaks_python()
     def events(
         self, prompts: str | Sequence[str], settings: GenerateSettings | None = None, *, logprobs: bool = False
     ) -> Iterator[Event]:
@@ -64,7 +68,7 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
         return stream(
             self.module,
             self.tokenizer,
-            prompts,
+            checked_texts("prompts", prompts),
             settings,
             starts_with_bos=self.starts_with_bos,
             begin_id=self._begin_id,
@@ -73,20 +77,29 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
             note=self._new_notes().append,
         )
 
+    @speaks_python()
     def score(self, text: str, *, stride: int | None = None) -> Score:
         """log P of every token and of the whole text; a text longer than the context in windows moved by `stride`."""
+        checked_text("text", text)
         checked("stride", stride, Positive | None)
-        self._new_notes()
+        notes = self._new_notes()
         with self.runtime.applied():
-            return score(self.module, self.tokenizer, text, stride=stride, starts_with_bos=self.starts_with_bos)
+            found = score(self.module, self.tokenizer, text, stride=stride, starts_with_bos=self.starts_with_bos)
+        if not found.scored:
+            notes.append(
+                "The text has one token, and this model has no probability of a first token: its texts do not begin "
+                "with BOS. There is nothing to score."
+            )
+        return found
 
+    @speaks_python()
     @torch.inference_mode()
     def logits(self, text: str) -> Tensor:
         """Logits of the next token after each token of `text`, [T, V] (after BOS too, where texts start with it).
 
         Raises `GenerationError` when the text does not fit the context, or is empty.
         """
-        ids = self.tokenizer.encode(text)
+        ids = self.tokenizer.encode(checked_text("text", text))
         if self.starts_with_bos:
             ids = [self.tokenizer.bos_id, *ids]
         if not ids:

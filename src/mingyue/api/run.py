@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from mingyue.api.caller import speaks_python
 from mingyue.config import NonNegative, RunSettings, TrainSettings, checked
 from mingyue.paths import path_of
 from mingyue.runs import RunResult, new_run, resumed_run
@@ -14,6 +15,7 @@ _SEVERAL = ("sources", "source", "target", "pairs", "valid_source", "valid_targe
 """Settings that are lists of names."""
 
 
+@speaks_python()
 def train(
     settings: TrainSettings | None = None, *, observer: Observer | None = None, waited: float = 0.0, **given: object
 ) -> RunResult:
@@ -31,6 +33,7 @@ def train(
         return run.train()
 
 
+@speaks_python()
 def resume(
     folder: str | Path,
     *,

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from mingyue.api.caller import speaks_python
 from mingyue.api.loaded_model import LoadedModel, merge_settings
 from mingyue.bundle import Bundle
-from mingyue.config import EncoderDecoderConfig, TranslateSettings
+from mingyue.config import EncoderDecoderConfig, TranslateSettings, checked_texts
 from mingyue.data import PairRows, heldout_pair_batches
 from mingyue.errors import DataError, GenerationError
 from mingyue.generation import Translation, translate
@@ -80,6 +81,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         self.source_tokenizer = bundle.source_tokenizer
         """The tokenizer of the source side; the same object as `tokenizer` where both sides share a vocabulary."""
 
+    @speaks_python()
     def translate(
         self,
         lines: str | Sequence[str],
@@ -99,7 +101,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
 
         Raises `SettingsError`, `GenerationError`.
         """
-        lines = [lines] if isinstance(lines, str) else list(lines)
+        lines = checked_texts("lines", lines)
         notes = self._new_notes()
         chosen = merge_settings(TranslateSettings, settings, given)
         with self.runtime.applied():
@@ -114,6 +116,9 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
                 first_line=first_line,
                 progress=progress,
             )
+        blank = [number for number, line in enumerate(lines, start=first_line + 1) if line and not line.strip()]
+        if blank:
+            notes.append(f"Lines of white space only, which stay empty: {_shown(blank)}.")
         cut = [number for number, best in enumerate(found, start=first_line + 1) if any(one.truncated for one in best)]
         if cut:
             notes.append(_cut_lines(cut, self.config.context))
@@ -126,6 +131,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
             notes.append(_unfinished(unfinished, chosen.extra_tokens, self.config.context))
         return found
 
+    @speaks_python()
     def loss(self, sources: Sequence[str], targets: Sequence[str]) -> Evaluation:
         """Loss of the targets given their sources: −Σ log P of each target token and EOS, given those before it.
 
@@ -144,6 +150,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
                 )
         return self._evaluation(rows, targets)
 
+    @speaks_python()
     def evaluate(
         self,
         sources: Sequence[str],
@@ -175,7 +182,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         self._note_uncounted(len(sources) - len(pairs), len(pairs) - len(fitting))
         scores = translation_scores(hypotheses, references, target_language=target_language)
         if (explained := scores.explain(references, target_language=target_language)) is not None:
-            self.notes.append(explained)
+            self.note(explained)
         return TranslationReport(
             scores=scores,
             evaluation=self._evaluation([row[:2] for row in fitting], [row[2] for row in fitting]) if fitting else None,
@@ -216,7 +223,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         if long:
             reasons.append(f"{long:,} with more than {self.config.context:,} tokens on a side")
         if reasons:
-            self.notes.append(f"Not counted in the loss: {', '.join(reasons)}.")
+            self.note(f"Not counted in the loss: {', '.join(reasons)}.")
 
 
 def one_line(text: str) -> str:

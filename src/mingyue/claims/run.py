@@ -47,9 +47,12 @@ def run_claims(
     out: Path | None = None,
     workers: int = 2,
     progress: Progress | None = None,
+    *,
+    threads: int = 1,
 ) -> list[Result]:
-    """Test claims, `workers` at a time; results in the order of `names`, and as `<out>/<name>.json` if `out` is given.
+    """Test claims, `workers` at a time of `threads` each; results in the order of `names`.
 
+    With `out`, they are also written as `<out>/<name>.json`.
     A claim whose test fails has a `Result` with an error, and the others continue. Ctrl-C ends the workers and keeps
     the files of finished claims. Raises `SettingsError` for a name that does not exist and for no workers,
     `CheckpointError` for a folder that cannot be written to.
@@ -58,6 +61,7 @@ def run_claims(
     for name in names:
         group_of(name)
     checked("workers", workers, Workers)
+    checked("threads", threads, Workers)
     checked("seed", trial.seed, Count)  # claims multiply it
     if out is not None:
         try:
@@ -68,7 +72,7 @@ def run_claims(
             message, advice = explain_os_error("the results of claims", out, error)
             raise CheckpointError(message, advice=advice) from None
     with tempfile.TemporaryDirectory(prefix="mingyue-claims-") as temporary:
-        pool = _Pool(trial, Path(temporary) if out is None else out)
+        pool = _Pool(trial, Path(temporary) if out is None else out, threads)
         try:
             order = names if len(names) <= workers else sorted(names, key=_seconds, reverse=True)
             found = pool.run(order, min(workers, len(names)), progress or (lambda _: None))
@@ -82,7 +86,7 @@ def run_claim(name: str, trial: Trial) -> Result:
     import torch
 
     began = time.perf_counter()
-    machine = describe_machine(torch.__version__)
+    machine = describe_machine(torch.__version__, torch.get_num_threads())
     try:
         claim = find(name)
         with torch.random.fork_rng(devices=[]):
@@ -98,7 +102,7 @@ def run_claim(name: str, trial: Trial) -> Result:
     return Result(name, trial.size, trial.seed, time.perf_counter() - began, machine, measurement, finding)
 
 
-def describe_machine(torch_version: str) -> str:
+def describe_machine(torch_version: str, threads: int = 1) -> str:
     """Processor, cores and versions in one line."""
     processor = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
@@ -106,7 +110,8 @@ def describe_machine(torch_version: str) -> str:
         models = [line for line in info.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
         processor = models[0].partition(":")[2].strip() if models else processor
     python = platform.python_version()
-    return f"{processor}, {available_cores()} cores, one thread a claim; Python {python}, torch {torch_version}"
+    each = "one thread a claim" if threads == 1 else f"{threads} threads a claim"
+    return f"{processor}, {available_cores()} cores, {each}; Python {python}, torch {torch_version}"
 
 
 def _seconds(name: str) -> float:
@@ -129,8 +134,8 @@ class _Worker:
 class _Pool:
     """Worker processes that test one claim after another, so that torch is loaded once per process."""
 
-    def __init__(self, trial: Trial, folder: Path) -> None:
-        self._trial, self._folder = trial, folder
+    def __init__(self, trial: Trial, folder: Path, threads: int) -> None:
+        self._trial, self._folder, self._threads = trial, folder, threads
         self._workers: list[_Worker] = []
 
     def run(self, names: Sequence[str], count: int, progress: Progress) -> dict[str, Result]:
@@ -167,7 +172,7 @@ class _Pool:
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, str(self._folder)), daemon=True)
+        process = context.Process(target=_work, args=(theirs, str(self._folder), self._threads), daemon=True)
         process.start()
         theirs.close()
         self._workers.append(_Worker(process, ours))
@@ -199,13 +204,13 @@ class _Pool:
         return Result(name, self._trial.size, self._trial.seed, seconds, "", error=text)
 
 
-def _work(pipe: Connection, folder: str) -> None:
+def _work(pipe: Connection, folder: str, threads: int) -> None:
     """A worker: receives names of claims, writes results to files, and answers when one is written."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = str(threads)
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Arguments that several verbs have."""
+"""Arguments that several verbs have, and the form of options that take several values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from mingyue.config import Workers
+
+
+def repeatable(text: str) -> Parameter:
+    """An option that is given once for each value; the help must not look as if one could be followed by several."""
+    return Parameter(help=text, negative=(), metavar="STR")
+
 
 ModelFolder = Annotated[str, Parameter(help="Run folder or model folder.")]
 Device = Annotated[str | None, Parameter(help="cpu, cuda or mps [default: best available].")]

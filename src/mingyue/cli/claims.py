@@ -28,7 +28,8 @@ _SMALL = "Smaller models and fewer seeds: seconds per claim. Too short for some 
 _SEED = "Base of every seed: the same seed gives the same numbers, except for measured times."
 _OUT = "Folder for the results, one JSON file per claim."
 _REPORT = "Folder for a report: index.html, REPORT.md, REPORT.zh.md, figures, and the results in results."
-_WORKERS = "Number of claims tested in parallel, each in a process of one thread."
+_WORKERS = "Number of claims tested in parallel, each in a process of its own."
+_THREADS = "Number of CPU threads of each process. Another number may change the last digits of results."
 _FOLDER = "Folder written by `mingyue claims run --report` or `--out`."
 _STYLES = {"supported": "green", "supported with a correction": "yellow", "not supported": "red"}
 
@@ -66,6 +67,7 @@ def run(
     out: Annotated[str | None, Parameter(help=_OUT)] = None,
     report: Annotated[str | None, Parameter(help=_REPORT)] = None,
     workers: Annotated[Workers, Parameter(help=_WORKERS)] = 2,
+    threads: Annotated[Workers, Parameter(help=_THREADS)] = 1,
 ) -> int:
     """Test claims: print the prediction, the measurement, and the verdict computed from its numbers.
 
@@ -98,7 +100,7 @@ def run(
     screen = _Screen(spoken, lines=len(wanted) > 1)
     try:
         with screen:
-            results = run_claims(wanted, trial, folder, workers, screen.state)
+            results = run_claims(wanted, trial, folder, workers, screen.state, threads=threads)
         if len(results) == 1:
             _show_whole(results[0], spoken)
         else:

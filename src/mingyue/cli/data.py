@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from mingyue.cli.screen import show, table, write, write_json
+from mingyue.cli.screen import say, show, table, write, write_json
 from mingyue.paths import path_of
 
 data = App(name="data", help_format="plaintext")
@@ -37,9 +37,12 @@ def list_(*, json: Annotated[bool, Parameter(negative=(), help="Print JSON inste
     for one in known:
         corpus = one.corpus
         rows.add_row(corpus.name, "yes" if one.here else "no", corpus.size, corpus.description, corpus.licence)
-    show(rows)
-    write(f"\nThey are kept in {data_folder()}. ")
-    write("Download one with `mingyue data get NAME`; train on it with `mingyue train NAME`.\n")
+    show(rows, droppable=("size", "licence"))
+    write("\n")
+    say(
+        f"They are kept in {data_folder()}. Download one with `mingyue data get NAME`; train on it with `mingyue train "
+        "NAME`."
+    )
 
 
 @data.command

@@ -95,7 +95,7 @@ def evaluate(
     if json:
         write_json(report.to_dict())
     else:
-        show(_table(report))
+        show(_table(report), droppable=("details",))
 
 
 def _read_lines(source: str, target: str, encoding: str | None) -> tuple[list[str], list[str]]:

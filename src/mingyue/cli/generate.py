@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads
+from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads, repeatable
 from mingyue.cli.options import COMMAND_LINE, takes
-from mingyue.cli.screen import print_note, show, table, write, write_json
-from mingyue.cli.texts import collect, unescape, without_final_newline
+from mingyue.cli.screen import print_note, say, show, table, write, write_json
+from mingyue.cli.texts import collect_prompts, unescape
 from mingyue.config import GenerateSettings
+from mingyue.errors import SettingsError
 
 if TYPE_CHECKING:
     from mingyue.api import Model
     from mingyue.generation import Generation
+    from mingyue.scoring import RepetitionReport
 
 _PROMPT = "Text to continue; repeatable; `-` reads standard input [default: the start of a text]."
 _FILE = "UTF-8 file with a prompt; repeatable. One line break at its end is removed."
+_PROMPTS = "UTF-8 file with one prompt per line; repeatable; `-` reads standard input."
+_INTERACTIVE = "Continue what is typed, text after text, until Ctrl-D; Ctrl-C ends the current text only."
+_REPORT = (
+    "Report how much the texts repeat themselves, distinct n-grams and loops beside those of held-out text, and what "
+    "helps."
+)
 _LOGPROBS = "Show −log P (in nats) and P of each token, before temperature and top-k, top-p, min-p; --json has log P."
 _STREAM = "Show the text while it is generated (one prompt, one sample); --no-stream waits for the end."
 
@@ -28,10 +36,13 @@ def generate(
     model: ModelFolder,
     /,
     *,
-    prompt: Annotated[list[str] | None, Parameter(help=_PROMPT, negative=())] = None,
-    prompt_file: Annotated[list[str] | None, Parameter(help=_FILE, negative=())] = None,
+    prompt: Annotated[list[str] | None, repeatable(_PROMPT)] = None,
+    prompt_file: Annotated[list[str] | None, repeatable(_FILE)] = None,
+    prompts_file: Annotated[list[str] | None, repeatable(_PROMPTS)] = None,
+    interactive: Annotated[bool, Parameter(help=_INTERACTIVE, negative=())] = False,
     json: JsonLines = False,
     logprobs: Annotated[bool, Parameter(help=_LOGPROBS, negative=())] = False,
+    report: Annotated[bool, Parameter(help=_REPORT, negative=())] = False,
     stream: Annotated[bool, Parameter(help=_STREAM)] = True,
     device: Device = None,
     threads: Threads = None,
@@ -46,27 +57,65 @@ def generate(
     if "stop" in given:
         given["stop"] = tuple(unescape(text) for text in given["stop"])
     settings = GenerateSettings.read(given, source=COMMAND_LINE)
-    prompts = [without_final_newline(text).text for text in collect(prompt or [], prompt_file or [])] or [""]
+    if interactive:
+        _check_interactive(settings, prompt or prompt_file or prompts_file, json or logprobs or report or not stream)
+    prompts = collect_prompts(prompt or [], prompt_file or [], prompts_file or [])
+    prompts = prompts if prompts or prompts_file else [""]
 
     from mingyue import api
 
     loaded = api.load(model, device=device, threads=threads)
     for note in loaded.loading_notes:
         print_note(note)
+    if interactive:
+        from mingyue.cli.interactive import interact
+
+        interact(loaded, settings)
+        return
     if stream and not json and not logprobs and len(prompts) * settings.samples == 1:
-        events = loaded.events(prompts, settings)
-        n_shown = len(loaded.notes)
+        results = stream_text(loaded, prompts[0], settings)
+    else:
+        results = loaded.generate(prompts, settings, logprobs=logprobs)
+        _show_texts(loaded, results, json=json, logprobs=logprobs)
         for note in loaded.notes:
             print_note(note)
-        write(prompts[0])
-        for event in events:
-            if event.text:
-                write(event.text)
-        write("\n")
-        for note in loaded.notes[n_shown:]:
-            print_note(note)
-        return
-    results = loaded.generate(prompts, settings, logprobs=logprobs)
+    if report:
+        _show_report(api.repetition(results, model, settings=settings, verdict=loaded.training.get("verdict")), json)
+
+
+def stream_text(model: Model, prompt: str, settings: GenerateSettings) -> list[Generation]:
+    """Show one text while it is generated; returns it."""
+    events = model.events([prompt], settings)
+    n_shown = len(model.notes)
+    for note in model.notes:
+        print_note(note)
+    write(prompt)
+    results: list[Generation] = []
+    for event in events:
+        if event.text:
+            write(event.text)
+        if event.result is not None:
+            results.append(event.result)
+    write("\n")
+    for note in model.notes[n_shown:]:
+        print_note(note)
+    return results
+
+
+def _check_interactive(settings: GenerateSettings, prompts: list[str] | None, other: bool) -> None:
+    if prompts:
+        raise SettingsError(
+            "--interactive reads prompts from the terminal, and prompts are given", advice="Leave one of them out."
+        )
+    if other or settings.samples != 1:
+        raise SettingsError(
+            "--interactive streams one text after the other: --json, --logprobs, --report, --no-stream and --samples "
+            "have no effect on it",
+            advice="Leave them out.",
+        )
+
+
+def _show_texts(model: Model, results: list[Generation], *, json: bool, logprobs: bool) -> None:
     for number, result in enumerate(results, start=1):
         if json:
             write_json(result.to_dict(), indent=None)
@@ -75,9 +124,7 @@ def generate(
             write(f"--- {number} of {len(results)} ---\n")
         write(f"{result.prompt}{result.text}\n")
         if logprobs:
-            _show_logprobs(loaded, result)
-    for note in loaded.notes:
-        print_note(note)
+            _show_logprobs(model, result)
 
 
 def _show_logprobs(model: Model, result: Generation) -> None:
@@ -85,3 +132,16 @@ def _show_logprobs(model: Model, result: Generation) -> None:
     for token, logprob in zip(result.ids, result.logprobs or (), strict=True):
         rows.add_row(model.tokenizer.token_label(token), f"{0 - logprob:.4f}", f"{math.exp(logprob):.2%}")
     show(rows)
+
+
+def _show_report(report: RepetitionReport, json: bool) -> None:
+    if json:
+        write_json({"repetition": report.to_dict()}, indent=None)
+        return
+    write("\n")
+    rows = table("repetition", "generated", "held out", right=("generated", "held out"))
+    for row in report.table():
+        rows.add_row(*row)
+    show(rows)
+    for line in report.describe():
+        say(line)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from mingyue.cli.fitting import SEPARATOR, cells, fitting, fitting_line
 from mingyue.cli.screen import stderr
 from mingyue.errors import MingyueError
 from mingyue.printable import printable
@@ -20,7 +21,8 @@ from mingyue.words import localized
 
 _LIVE_EVERY = 0.5
 """Seconds between two redraws: costs no noticeable share of two cores."""
-_BAR_WIDTH = 20
+_BAR_WIDTH, _NARROW = 20, 72
+_WAITING = "waiting for"
 _PLAIN_EVERY = 30.0
 """Seconds without output after which a plain line shows the progress."""
 
@@ -35,6 +37,7 @@ class Live:
         self.console = console
         self._clock = clock
         self._terminal = console.is_terminal
+        self._bar_width = _BAR_WIDTH if console.width >= _NARROW else _BAR_WIDTH // 3
         self._gone = False
         self._bar: Bar | None = None
         self._drawn = float("-inf")
@@ -60,13 +63,21 @@ class Live:
         if now - self._drawn < _LIVE_EVERY and not finished:
             return
         self._drawn = now
-        room = self.console.width - len(what) - _BAR_WIDTH - 4
+        room = self.console.width - cells(what) - self._bar_width - 4
         self._try(lambda: self._draw(what, done, total, fitting(numbers, room)))
 
     def say(self, text: str, style: str = "") -> None:
-        """Print a line above the bar."""
+        """Print a line above the bar; on a terminal it is broken between words."""
         self._said = self._clock()
-        self._try(lambda: self.console.print(Text(localized(printable(text)), style=style)))
+        self._try(
+            lambda: self.console.print(Text(localized(printable(text)), style=style), soft_wrap=not self._terminal)
+        )
+
+    def say_parts(self, parts: Sequence[tuple[int, str]]) -> None:
+        """Print a line of parts, each with its rank: on a terminal without those of high rank that do not fit."""
+        self.say(
+            fitting_line(parts, self.console.width) if self._terminal else SEPARATOR.join(text for _, text in parts)
+        )
 
     def clear(self) -> None:
         """Remove the bar."""
@@ -77,7 +88,11 @@ class Live:
     def _draw(self, what: str, done: float, total: float | None, numbers: str) -> None:
         if self._bar is None:
             # No refresh thread: it would compete with training for the cores.
-            columns = (TextColumn("{task.description}"), BarColumn(_BAR_WIDTH), TextColumn("{task.fields[numbers]}"))
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(self._bar_width),
+                TextColumn("{task.fields[numbers]}"),
+            )
             self._bar = Bar(*columns, console=self.console, auto_refresh=False, transient=True)
             self._bar.add_task(what, total=total, numbers=numbers)
             self._bar.start()
@@ -108,15 +123,10 @@ class Stages(Live):
 
 def show_stage(live: Live, stage: str, done: int, total: int) -> None:
     """Show a stage of data work: its percentage, or its count where the total is unknown."""
+    if stage.startswith(_WAITING):  # it may take any time, and nothing else will be shown meanwhile
+        live.say(f"{stage} …")
+        return
     live.show(stage, done, total or None, [f"{done / total:.0%}" if total else f"{done:,}"])
-
-
-def fitting(numbers: Sequence[str], room: int) -> str:
-    """The first of `numbers` that fit into `room` columns, joined."""
-    kept = list(numbers)
-    while kept and len("  ".join(kept)) > room:
-        kept.pop()
-    return "  ".join(kept)
 
 
 def duration(seconds: float) -> str:

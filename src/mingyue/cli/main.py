@@ -15,31 +15,24 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mingyue import interrupts
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK, PIPE_CLOSED, USAGE
 from mingyue.cli.streams import discard_output, output_errors, prepare_streams
-from mingyue.errors import LostRankError, MingyueError, SettingsError
+from mingyue.cli.usage import HIDDEN, explain
+from mingyue.errors import LostRankError, MingyueError, SettingsError, naming_options
 from mingyue.files import describe_os_error
 from mingyue.printable import printable
 from mingyue.runtime import OWNS_PROCESS, processes
 from mingyue.words import CHOSEN_LANGUAGE, LANGUAGES, localized, tr
 
-if TYPE_CHECKING:
-    from cyclopts import CycloptsError
-
-# The parser takes whatever begins with a dash for an option: `-` (standard input), and texts such as '- the river'.
-# What cannot be an option is hidden from it behind a NUL, which no argument can hold.
-_HIDDEN = "\0"
 _OPTION = re.compile(r"--|-[A-Za-z]\w*(=.*)?|--[A-Za-z][\w-]*(=.*)?|-\.?\d[\w.+-]*", re.DOTALL)
-
-_LONG = re.compile(r"(\S{40})\S{40,}(\S{20})")
-"""A word of a message that is shortened, such as a number of thousands of digits."""
 
 _SECONDS_TO_BE_STOPPED = 10.0
 
 
+@naming_options()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: those of the process); returns the exit code."""
     ARGUMENTS.set(tuple(sys.argv[1:] if arguments is None else arguments))
@@ -158,7 +151,7 @@ def _parse(tokens: list[str]) -> Callable[[], Any] | None:
     try:
         verb, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False, console=help_console())
     except CycloptsError as error:
-        _print_error(*_explain(error))
+        _print_error(*explain(error))
         return None
     positional = (_restore(value) for value in bound.args)
     return partial(verb, *positional, **{name: _restore(value) for name, value in bound.kwargs.items()})
@@ -181,7 +174,7 @@ def _take_common(arguments: Sequence[str]) -> tuple[list[str], bool, str | None]
         elif token == "--language" or token.startswith("--language="):
             language = token.partition("=")[2] if "=" in token else next(given, "")
         else:
-            kept.append(_HIDDEN + token if token.startswith("-") and not _OPTION.fullmatch(token) else token)
+            kept.append(HIDDEN + token if token.startswith("-") and not _OPTION.fullmatch(token) else token)
     return kept + rest, debug, language
 
 
@@ -199,30 +192,7 @@ def _restore(value: object) -> object:
         return [_restore(item) for item in value]
     if isinstance(value, tuple):
         return tuple(_restore(item) for item in value)
-    return value.removeprefix(_HIDDEN) if isinstance(value, str) else value
-
-
-def _explain(error: CycloptsError) -> tuple[str, str]:
-    """Message and advice for invalid arguments."""
-    from cyclopts import exceptions
-    from pydantic import ValidationError
-
-    command = " ".join(["mingyue", *(error.command_chain or ())])
-    message, advice = str(error).replace(_HIDDEN, ""), ""
-    if isinstance(error, exceptions.UnusedCliTokensError):
-        left = ", ".join(repr(token).replace("\\x00", "") for token in error.unused_tokens or ())
-        message = f"{command}: unexpected argument {left}."
-    elif isinstance(error, exceptions.MissingArgumentError) and error.argument is not None:
-        name = error.keyword or error.argument.name
-        what = f"{name} needs a value" if name.startswith("--") else f"{name} is missing"
-        if name.startswith("--"):
-            advice = f"A value that begins with a dash is given as {name}='-…'. "
-        message = f"{command}: {what}."
-    elif isinstance(error, exceptions.ValidationError) and isinstance(error.__cause__, ValidationError):
-        refused = error.__cause__.errors()[0]
-        name = "" if error.argument is None else error.argument.name
-        message = f"{name} {refused['input']}: {refused['msg']}."
-    return _LONG.sub(r"\1…\2", message), f"{advice}Run `{command} --help` for the list of options."
+    return value.removeprefix(HIDDEN) if isinstance(value, str) else value
 
 
 def _print_error(message: str, advice: str | None) -> None:
@@ -234,7 +204,8 @@ def _print_error(message: str, advice: str | None) -> None:
     if advice is not None:
         text.append(f"\n{localized(printable(advice))}", style="default")
     with contextlib.suppress(OSError):  # stderr may be closed; the exit code remains
-        stderr().print(text)
+        console = stderr()
+        console.print(text, soft_wrap=not console.is_terminal)
 
 
 def _leave_quietly() -> int:

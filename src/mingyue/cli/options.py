@@ -89,10 +89,14 @@ def _option(
         group = panel(details) or group
         text += "" if name in PairSettings.model_fields else _KINDS[details.kinds]
         shown = details.auto or shown
+    several = get_origin(info.annotation) in (list, tuple)
+    if several and "epeatable" not in text:
+        text += " Repeatable."
     parameter = Parameter(
         help=text,
         group=group,
         alias=_ALIASES.get(name),
+        metavar="STR" if several else None,
         negative_iterable=(),
         show=listed is None or name in listed,
         show_choices=not all(choice in text for choice in _choices(info.annotation)),

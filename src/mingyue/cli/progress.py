@@ -54,20 +54,20 @@ class RunScreen(Observer):
         """Print a line for each evaluation."""
         result = report.evaluation
         self._held_out = result.loss
-        parts = ["final" if report.final else f"step {report.step:,}"]
+        parts = [(0, "final" if report.final else f"step {report.step:,}")]
         if self._count and not report.final:
-            parts.append(f"train {self._sum / self._count:.4f}")
+            parts.append((2, f"train {self._sum / self._count:.4f}"))
         parts += [
-            f"held out {result.loss:.4f} nats/token",
-            f"{result.bits_per_byte:.4f} bits/byte",
-            f"perplexity {_perplexity(result.perplexity)}",
-            *(_measure(name, value) for name, value in report.measures.items() if value or name != _CUT),
-            f"after {duration(report.seconds)}",
+            (1, f"held out {result.loss:.4f} nats/token"),
+            (5, f"{result.bits_per_byte:.4f} bits/byte"),
+            (6, f"perplexity {_perplexity(result.perplexity)}"),
+            *((3, _measure(name, value)) for name, value in report.measures.items() if value or name != _CUT),
+            (7, f"after {duration(report.seconds)}"),
         ]
         if report.best and not report.final:
-            parts.append("best")
+            parts.append((4, "best"))
         self._sum, self._count = 0.0, 0
-        self._live.say("  ".join(parts))
+        self._live.say_parts(parts)
 
     def on_sample(self, step: int, text: str) -> None:
         """Print the first lines of a text that the model generated."""

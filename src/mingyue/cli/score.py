@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads
+from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads, repeatable
 from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect
 from mingyue.config import Positive
@@ -28,8 +28,8 @@ def score(
     model: ModelFolder,
     /,
     *,
-    text: Annotated[list[str] | None, Parameter(help=_TEXT, negative=())] = None,
-    file: Annotated[list[str] | None, Parameter(help=_FILE, negative=())] = None,
+    text: Annotated[list[str] | None, repeatable(_TEXT)] = None,
+    file: Annotated[list[str] | None, repeatable(_FILE)] = None,
     stride: Annotated[Positive | None, Parameter(help=_STRIDE)] = None,
     tokens: Annotated[bool | None, Parameter(help=_TOKENS)] = None,
     json: JsonLines = False,
@@ -63,6 +63,8 @@ def score(
         if tokens or (tokens is None and len(result.tokens) <= _MAX_ROWS):
             _show_tokens(loaded, result)
         _show_totals(result)
+        for note in loaded.notes:
+            print_note(note)
 
 
 def _show_tokens(model: Model, result: Score) -> None:

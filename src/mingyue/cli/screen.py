@@ -55,17 +55,37 @@ def _console(file: TextIO, *, width: int | None = None, soft_wrap: bool = True) 
     return console
 
 
-def show(content: RenderableType) -> None:
-    """Print a table or styled text as a result."""
-    stdout().print(content, soft_wrap=False)
+def show(content: RenderableType, droppable: Collection[str] = ()) -> None:
+    """Print a table or styled text as a result; the last columns of `droppable` are left out where they do not fit."""
+    from rich.table import Table
+
+    from mingyue.cli.fitting import fit_table
+
+    console = stdout()
+    if isinstance(content, Table):
+        fit_table(content, console.width, droppable)
+    console.print(content, soft_wrap=False)
+
+
+def say(text: str) -> None:
+    """Print sentences as a result; on a terminal lines are broken between words."""
+    from rich.text import Text
+
+    console = stdout()
+    console.print(Text(printable(text) if console.is_terminal else text), soft_wrap=not console.is_terminal)
 
 
 def print_note(text: str) -> None:
-    """Print a note that is not part of the result, to stderr; work continues where that cannot be written."""
+    """Print a note that is not part of the result, to stderr; work continues where that cannot be written.
+
+    On a terminal its lines are broken between words.
+    """
     from rich.text import Text
 
     with contextlib.suppress(OSError):
-        stderr().print(Text.assemble((localized(tr("note: ")), "bold yellow"), localized(printable(text))))
+        console = stderr()
+        note = Text.assemble((localized(tr("note: ")), "bold yellow"), localized(printable(text)))
+        console.print(note, soft_wrap=not console.is_terminal)
 
 
 def write(text: str) -> None:
@@ -94,5 +114,5 @@ def table(*columns: str, right: Collection[str] = ()) -> Table:
 
     result = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
     for name in columns or ("", ""):
-        result.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        result.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=name in right)
     return result

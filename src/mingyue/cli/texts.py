@@ -49,6 +49,17 @@ def read(name: str) -> InputText:
         ) from error
 
 
+def collect_prompts(texts: Sequence[str], files: Sequence[str], files_of_lines: Sequence[str]) -> list[str]:
+    """Prompts from arguments, from files with one each, and from files with one on each line (perhaps an empty one).
+
+    Raises `DataError` as `collect` does.
+    """
+    found = [without_final_newline(one) for one in collect([*texts], [*files, *files_of_lines])]
+    n_whole = len(texts) + len(files)
+    lines = [line for one in found[n_whole:] if one.text for line in one.text.split("\n")]
+    return [*(one.text for one in found[:n_whole]), *lines]
+
+
 def without_final_newline(given: InputText) -> InputText:
     """A text from a file or standard input without its last line break, which `echo` and editors add."""
     return given if given.source is None else InputText(given.text.removesuffix("\n"), given.source)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
-from mingyue.cli.arguments import Device, Encoding, JsonLines, ModelFolder, Threads
+from mingyue.cli.arguments import Device, Encoding, JsonLines, ModelFolder, Threads, repeatable
 from mingyue.cli.lines import LineFile, Screen, in_pieces, piped_lines, typed_lines
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
@@ -45,7 +45,7 @@ def translate(
     model: ModelFolder,
     /,
     *,
-    text: Annotated[list[str] | None, Parameter(help=_TEXT, negative=())] = None,
+    text: Annotated[list[str] | None, repeatable(_TEXT)] = None,
     source: Annotated[str | None, Parameter(help=_SOURCE)] = None,
     output: Annotated[str | None, Parameter(help=_OUTPUT)] = None,
     json: JsonLines = False,

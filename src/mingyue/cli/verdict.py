@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from mingyue.cli.invocation import INTERRUPTED, OK
-from mingyue.cli.screen import write
+from mingyue.cli.screen import say, write
 
 if TYPE_CHECKING:
     from mingyue.api import RunResult
@@ -27,6 +27,9 @@ def show_result(result: RunResult) -> int:
     write("".join(f"{sentence}\n" for sentence in outcome.sentences))
     if outcome.copying is not None:
         write("".join(f"{line}\n" for line in outcome.copying.describe()))
+    if outcome.repetition is not None:
+        for line in outcome.repetition.describe():
+            say(line)
     use = f"Translate: mingyue translate {folder}" if result.of_pairs else f"Generate: mingyue generate {folder}"
     write(f"The model is in {result.model_folder}. {use}\n")
     return OK

@@ -1,11 +1,12 @@
 """Typed settings of models, training, generation and translation. Imports no torch."""
 
-from mingyue.config.base import Settings, nearest
+from mingyue.config.base import Settings
 from mingyue.config.data import DataSettings, PairSettings, TokenizerSettings
 from mingyue.config.effect import refuse_other_kind, refuse_unused, unused, with_effective_defaults
 from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, PartsConfig, RotaryScaling
-from mingyue.config.numbers import Count, NonNegative, Positive, Seed, Workers, checked
+from mingyue.config.nearest import nearest, nearest_path
+from mingyue.config.numbers import Count, NonNegative, Positive, Seed, Workers, checked, checked_text, checked_texts
 from mingyue.config.setting import Needs, ResumeRule, Setting, meaning_of, setting_of
 from mingyue.config.train import (
     DEFAULT_MINUTES,
@@ -50,8 +51,11 @@ __all__ = [
     "TranslateSettings",
     "Workers",
     "checked",
+    "checked_text",
+    "checked_texts",
     "meaning_of",
     "nearest",
+    "nearest_path",
     "one_budget",
     "refuse_other_kind",
     "refuse_unused",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from mingyue.config.nearest import nearest
 from mingyue.config.numbers import said_of
 from mingyue.errors import SettingsError
 from mingyue.printable import shown
@@ -33,12 +33,6 @@ class Settings(BaseModel):
     def replace(self, **changes: object) -> Self:
         """A validated copy with some fields changed."""
         return type(self).read({**self.model_dump(), **changes}, source=tr("the changed settings"))
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `name` in spelling, if any is close."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return found[0] if found else None
 
 
 def _describe(cls: type[Settings], error: ValidationError, source: str) -> str:

@@ -35,6 +35,8 @@ class GenerateSettings(Settings):
     """Penalty on tokens already seen: positive logits divided by it, negative multiplied (Keskar et al. 2019)."""
     allow_unseen: bool = False
     """Sample tokens that do not occur in the training text too."""
+    valid_utf8: bool = True
+    """Valid UTF-8 only: no bytes that are not a character; a character cut by the length limit is left out."""
     stop: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Strings that end the text; they are not part of the result."""
     seed: Seed = 1

@@ -6,7 +6,7 @@ The bounds are far beyond every use, and below what makes a program fail: a batc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -78,3 +78,24 @@ def said_of(problem: Mapping[str, Any]) -> str:
     known, values = _PROBLEMS.get(problem["type"]), problem.get("ctx", {})
     message: str = problem["msg"]
     return message if known is None else Words(message, lambda: known.zh.format_map(values))
+
+
+def checked_texts(name: str, value: object) -> list[str]:
+    """A text, or several, as a list. Raises `SettingsError` for anything else, naming the first that is none."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Iterable):
+        raise SettingsError(f"{name} is {shown(value)}, not a text", advice="Give a str, or a list of them.")
+    found = list(texts)
+    for number, text in enumerate(found):
+        if not isinstance(text, str):
+            raise SettingsError(
+                f"{name}: item {number} is {shown(text)}, not a text", advice="Give a str, or a list of them."
+            )
+    return found
+
+
+def checked_text(name: str, value: object) -> str:
+    """A single text. Raises `SettingsError` for anything else."""
+    if not isinstance(value, str):
+        raise SettingsError(f"{name} is {shown(value)}, not a text", advice="Give a str.")
+    return value

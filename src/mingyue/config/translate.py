@@ -25,6 +25,8 @@ class TranslateSettings(Settings):
     """Largest length of a translation, in tokens beyond that of its source."""
     allow_unseen: bool = False
     """Generate tokens that do not occur in the training targets too."""
+    valid_utf8: bool = True
+    """Valid UTF-8 only: no bytes that are not a character; a character cut by the length limit is left out."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Number of translations for each line, best first, at most as many as the beam; with sample, in drawing order."""
     sample: bool = False

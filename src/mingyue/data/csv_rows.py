@@ -6,24 +6,33 @@ import csv
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 from mingyue.data.report import BadRecords
 from mingyue.words import tr
 
 _FIELD_LIMIT = (1 << 31) - 1
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+"""What may separate columns: the first of these in the first line (spreadsheets of many languages write semicolons)."""
 
 
 @contextmanager
 def csv_rows(lines: Iterable[str], name: str, bad: BadRecords) -> Generator[Iterator[tuple[int, list[str]]]]:
     """Rows of a CSV file with their line numbers; inside the block, fields may be of any length.
 
-    A quotation mark that is never closed makes one row of all lines up to the next mark, or to the end. Such a row (it
+    Columns are separated by commas, or by semicolons or tabs where the first line has no comma, with a note. A
+    quotation mark that is never closed makes one row of all lines up to the next mark, or to the end. Such a row (it
     breaks off, or has another number of columns than the first row) goes to `bad`, and reading starts again at the line
     after its first.
     """
     before = csv.field_size_limit(_FIELD_LIMIT)
+    lines = iter(lines)
+    first = next(lines, "")
+    delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
+    if delimiter != ",":
+        bad.report.note(f"{name}: its columns are separated by {_DELIMITERS[delimiter]}, not commas")
     try:
-        yield _rows(_Lines(lines), name, bad)
+        yield _rows(_Lines(chain([first] if first else [], lines)), name, bad, delimiter)
     finally:
         csv.field_size_limit(before)
 
@@ -62,8 +71,8 @@ class _Lines:
         del self._row[1:]
 
 
-def _rows(lines: _Lines, name: str, bad: BadRecords) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(lines, strict=True)
+def _rows(lines: _Lines, name: str, bad: BadRecords, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(lines, strict=True, delimiter=delimiter)
     width: int | None = None
     while True:
         line = lines.begin_row()

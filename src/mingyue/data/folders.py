@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from mingyue.data.report import ReadReport
@@ -20,6 +21,7 @@ BROKEN = tr("broken link")
 SPECIAL = tr("named pipe, socket or device")
 LOOP = tr("folder that is read under another name")
 EMPTY = tr("folder without files to read")
+_ANY = "**"
 
 
 Identity = tuple[int, int]
@@ -59,7 +61,7 @@ def files_of_glob(pattern: str, report: ReadReport) -> Iterator[Path]:
     Raises `DataError` if nothing matches.
     """
     expanded = str(path_of(pattern))
-    paths = [Path(name) for name in glob.glob(expanded, recursive=True)]  # noqa: PTH207
+    paths = _matching(expanded, report)
     paths.sort(key=lambda path: path.parts)
     if not paths:
         raise DataError(
@@ -81,6 +83,48 @@ def files_of_glob(pattern: str, report: ReadReport) -> Iterator[Path]:
             if not files and _identity(path) != _identity(fixed):
                 report.drop(EMPTY, str(path))
             yield from files
+
+
+def _matching(pattern: str, report: ReadReport) -> list[Path]:
+    """The paths that match, as `glob.glob` finds them, but without going in circles.
+
+    `glob` enters links to a folder above them again and again, and takes for ever where there are two. Here a folder is
+    not entered below itself, and only once where the names of folders do not matter (`**` and one more name at most).
+    """
+    parts = Path(pattern).parts
+    if _ANY not in parts:
+        return [Path(name) for name in glob.glob(pattern)]  # noqa: PTH207
+    first = parts.index(_ANY)
+    bases = [Path(name) for name in glob.glob(str(Path(*parts[:first])))] if first else [Path()]  # noqa: PTH207
+    return [path for base in bases if base.is_dir() for path in _below(base, parts[first:], report)]
+
+
+def _below(base: Path, patterns: Sequence[str], report: ReadReport) -> Iterator[Path]:
+    """The matching files and folders below a folder."""
+    hidden = any(part.startswith(".") for part in patterns)
+    once = sum(part != _ANY for part in patterns) <= 1
+    entered = {_identity(base)}
+    for root, folders, files in os.walk(base, onerror=_refuse, followlinks=True):
+        here = Path(root)
+        above = {_identity(folder) for folder in (here, *here.parents) if folder.is_relative_to(base)}
+        known = [name for name in sorted(folders) if hidden or not name.startswith(".")]
+        # A set of its own for each folder: two names of one folder beside each other are no circle.
+        folders[:] = [name for name in known if _enter(here / name, entered if once else set(above), report)]
+        names = [*(folders if patterns[-1] == _ANY else known), *files]
+        for name in names:
+            path = here / name
+            if (hidden or not name.startswith(".")) and _matches(path.relative_to(base).parts, patterns):
+                yield path
+
+
+def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    if not patterns:
+        return not names
+    if patterns[0] == _ANY:
+        return _matches(names, patterns[1:]) or (bool(names) and _matches(names[1:], patterns))
+    if not names or (names[0].startswith(".") and not patterns[0].startswith(".")):
+        return False
+    return fnmatch.fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])
 
 
 def is_file(path: Path, report: ReadReport) -> bool:

@@ -15,6 +15,7 @@ from mingyue.words import tr
 DEFAULT_FIELD = "text"
 SURROGATE = re.compile("[\ud800-\udfff]")
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+_ARRAY = "JSON lines have one object per line: `jq -c '.[]' array.json > lines.jsonl` writes those of an array."
 ABSENT = object()
 """Stands for the value of a key that a record does not have."""
 
@@ -51,10 +52,12 @@ def json_objects(
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
+            advice = _ARRAY if line.strip() in ("[", "{") else None
             bad(
-                tr("line that is not JSON"),
+                "line that is not JSON",
                 where,
-                tr("not JSON: {msg} at column {colno}", error.msg, error.colno),
+                f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}",
+                advice,
             )
             continue
         except (RecursionError, ValueError) as error:
@@ -63,11 +66,8 @@ def json_objects(
         if isinstance(value, dict):
             yield number, value
         else:
-            bad(
-                tr("line that is not an object"),
-                where,
-                tr("a JSON object was expected, not {kind}", type(value).__name__),
-            )
+            advice = _ARRAY if isinstance(value, list) else None
+            bad("line that is not an object", where, f"a JSON object was expected, not {type(value).__name__}", advice)
 
 
 def text_value(

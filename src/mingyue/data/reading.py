@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from mingyue.data.encodings import CHUNK, Encoding, NotTextError, UndecodableErr
 from mingyue.data.formats import SURROGATE, Record, csv_records, json_records, lines_of, tsv_records
 from mingyue.data.hub import hub_records
 from mingyue.data.parquet import parquet_records
-from mingyue.data.report import BadRecords, Progress, ReadReport
-from mingyue.data.sources import Source, expand_sources, opened, unchanged
+from mingyue.data.report import WAITING, BadRecords, Progress, ReadReport, readable
+from mingyue.data.sources import DamagedFileError, Source, expand_sources, opened, unchanged
 from mingyue.data.split import Part, Separator, parse_separator, split_documents
 from mingyue.errors import DataError
 from mingyue.words import joined, stored, tr
@@ -25,7 +26,16 @@ _LINE_FORMATS: dict[str, Callable[[Iterable[str], str, str | None, BadRecords], 
     "csv": csv_records,
     "tsv": tsv_records,
 }
-_EMPTY = tr("file without text (empty, or only whitespace)")
+_EMPTY = "file without text (empty, or only whitespace)"
+_UNREADABLE = {
+    NotTextError: "binary file",
+    UndecodableError: "file whose encoding is uncertain",
+    DamagedFileError: "damaged compressed file",
+}
+_JSON = (
+    "{name} is read as plain text, with its brackets and keys. To train on the texts in it, write one object per line "
+    "to a .jsonl file (jq -c '.[]')."
+)
 _FILES_NAMED = 5  # files with a detected encoding that are named one by one; the others are in the counts
 
 
@@ -78,17 +88,20 @@ def read_pieces(settings: DataSettings, report: ReadReport, progress: Progress |
     gauge = Gauge(sources, progress)
     for number, source in enumerate(sources):
         advance = gauge.of(number)
+        if progress is not None and not source.repeatable and (source.path is not None or sys.stdin.isatty()):
+            progress(f"{WAITING} {readable(source.name)}", 0, 0)
+        if source.named and source.path is not None and source.path.suffix.lower() == ".json":
+            report.note(_JSON.format(name=source.name))
         try:
             for piece in _read(source, settings, separator, report, advance):
                 report.documents += piece.last
                 report.characters += len(piece.text) + len(piece.tail)
                 report.bytes += len(piece.text.encode("utf-8")) + len(piece.tail.encode("utf-8"))
                 yield piece
-        except (NotTextError, UndecodableError) as error:
-            binary = isinstance(error, NotTextError)
-            if not settings.skip_bad and (source.named or not binary):
+        except (NotTextError, UndecodableError, DamagedFileError) as error:
+            if not settings.skip_bad and (source.named or not isinstance(error, NotTextError)):
                 raise
-            report.drop(tr("binary file") if binary else tr("file whose encoding is uncertain"), source.name)
+            report.drop(_UNREADABLE[type(error)], source.name)
         advance(source.size)
     if report.documents == before:
         raise _no_text(sources, report)

@@ -9,11 +9,15 @@ from typing import Any, Protocol, Self
 from mingyue.errors import DataError
 from mingyue.words import Words, joined, listed, stored, tr
 
+WAITING = "waiting for"
+"""The beginning of a stage in which nothing happens until another program, or a person, writes."""
+
 
 class Progress(Protocol):
     """Called during long work. `total` is 0 where it is unknown.
 
-    `stage`: "reading" and "fetching" in bytes, "vocabulary" and "encoding" in characters, "merging" (bpe) in parts.
+    `stage`: "reading" and "fetching" in bytes, "vocabulary" and "encoding" in characters, "merging" (bpe) in parts;
+    `WAITING` and the name of a pipe, once, before it is read.
     """
 
     def __call__(self, stage: str, done: int, total: int) -> None:

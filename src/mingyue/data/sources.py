@@ -10,12 +10,12 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
-from mingyue.config import nearest
+from mingyue.config import nearest, nearest_path
 from mingyue.data.corpora import CORPORA, resolve_corpus
 from mingyue.data.encodings import READ_AGAIN, Opener
 from mingyue.data.folders import entries_of, files_of_folder, files_of_glob, own_folder
@@ -37,6 +37,10 @@ _DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 _State = tuple[int, int, int, int]  # of a file: device, number, size, time of change
 _AGAIN = tr("file that is read under another name")
 _IN_MEMORY = 1 << 24  # bytes of a file that is read once; a larger one is read twice, first to find its encoding
+
+
+class DamagedFileError(DataError):
+    """A compressed file cannot be unpacked."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +186,8 @@ def _readable(name: str) -> Generator[None]:
     try:
         yield
     except _DAMAGE as error:
-        raise DataError(
-            tr("{name} is damaged, or not compressed by gzip: {error}", name, error),
-            advice=tr("Download or compress it again."),
+        raise DamagedFileError(
+            f"{name} is damaged, or not compressed by gzip: {error}", advice="Download or compress it again."
         ) from None
     except OSError as error:
         raise DataError(tr("{name} cannot be read: {reason}", name, reason_of(error))) from None
@@ -240,20 +243,17 @@ def _folder(folder: Path, report: ReadReport) -> Iterator[Source]:
         )
     found = files_of_folder(folder, report)
     if not found:
-        raise DataError(
-            tr("the folder {folder} holds no files to read", folder), advice=tr("Name another folder, or files.")
-        )
+        left_out = "; ".join(f"{count:,} × {reason}" for reason, count in report.dropped.items())
+        why = f"; left out: {left_out}" if left_out else ""
+        raise DataError(f"the folder {folder} holds no files to read{why}", advice="Name another folder, or files.")
     for path in found:
         yield _file(path, str(path), named=False)
 
 
 def _nothing(name: str, path: Path) -> DataError:
-    near = None
-    with suppress(OSError):
-        near = nearest(path.name, [entry.name for entry in path.parent.iterdir()])
-    corpus = nearest(name, CORPORA)
-    hints = [tr("Did you mean {folder}?", path.parent / near)] if near else []
-    hints += [tr("There is a known corpus {corpus}.", corpus)] if corpus else []
+    near, corpus = nearest_path(path), nearest(name, CORPORA)
+    hints = [f"Did you mean {near}?"] if near else []
+    hints += [f"There is a known corpus {corpus}."] if corpus else []
     return DataError(
         tr("there is no file, folder or known corpus {name}", name),
         advice=joined(hints) if hints else tr("Check the name; `mingyue data list` shows the known corpora."),

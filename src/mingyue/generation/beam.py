@@ -88,6 +88,7 @@ class _Search:
         # Each text starts with one empty live hypothesis.
         self.ids_R1 = torch.full((n_texts, 1), batch.bos_id, device=device)
         self._live_BK = torch.zeros((n_texts, 1), dtype=dtype, device=device)
+        self._states_R = torch.zeros(n_texts, dtype=torch.long, device=device)
         self._pool = _Pool(n_texts, self._n_beams, dtype, device)
         # At length t, live hypothesis k of text b is hypothesis `beams[t, b, k]` of length t − 1 and a token.
         self._beams_TBK = torch.zeros((longest + 1, n_texts, self._n_beams), dtype=torch.long, device=device)
@@ -117,7 +118,7 @@ class _Search:
     def _candidates(self, logprobs_RV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each text, the best first: (log P, the beam continued, its next token)."""
         n_texts, n_live = self._live_BK.shape
-        logprobs_RV.index_fill_(1, self._batch.never, -math.inf)
+        self._batch.allowed.remove(logprobs_RV, self._states_R)
         # The best of a text are among the best of their own rows.
         logprobs_RC, tokens_RC = largest(logprobs_RV, self._width)
         n_each = tokens_RC.shape[1]
@@ -155,7 +156,9 @@ class _Search:
         elif n_done:  # their rows stay, without effect
             live_BK = live_BK.masked_fill(done_B1, -math.inf)
         self._live_BK, self.ids_R1 = live_BK, tokens_BK.reshape(-1, 1)
-        rows = rows_BK.flatten().tolist()
+        rows_R = rows_BK.flatten()
+        self._states_R = self._batch.allowed.after_each(self._states_R[rows_R], tokens_BK.flatten())
+        rows = rows_R.tolist()
         if rows and rows != list(range(len(self.cache.lengths))):
             self.cache.keep(rows)
 

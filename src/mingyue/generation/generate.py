@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mingyue.config import GenerateSettings
 from mingyue.errors import GenerationError
+from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.engine import Engine, Note
 from mingyue.generation.sampling import Sampler
 from mingyue.generation.sequence import Event, GeneratedSequence, Generation
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from mingyue.models import DecoderOnly
     from mingyue.text import Tokenizer
 
+_SHOWN = 8  # characters in a note
 _LINE_END = "\n"
 """Read in place of an empty prompt by a model of one document whose bundle has no `begin_id` (older ones)."""
 
@@ -82,7 +84,8 @@ def stream(
     may change places.
 
     `note` receives sentences for the user, each at most once: a prompt longer than the context, a text that becomes
-    longer than it, settings without effect. `window_start` defines what the model reads then.
+    longer than it, characters that training never met, settings without effect. `window_start` defines what the model
+    reads then.
 
     Raises `GenerationError` when an id of a prompt is unknown to the model, or the model's output is NaN.
     """
@@ -91,26 +94,29 @@ def stream(
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
     all_ids = [_prompt_ids(tokenizer, prompt, starts_with_bos, begin_id, model.config.vocab_size) for prompt in prompts]
     _note_long_prompts(all_ids, model.config.context, note)
+    _note_unseen(tokenizer, prompts, all_ids, unseen, note)
     _note_unused(settings, note)
-    device = model.embedding.weight.device
+    never = {tokenizer.pad_id, tokenizer.bos_id, *range(tokenizer.vocab_size, model.config.vocab_size)}
+    if not settings.allow_unseen:
+        never |= set(unseen)
+    never -= {tokenizer.eos_id}  # some tokenizers use one token for BOS, EOS and padding
+    allowed = AllowedTokens(
+        [token for token in never if token < model.config.vocab_size],
+        device=model.embedding.weight.device,
+        steps_SV=tokenizer.utf8_steps if settings.valid_utf8 else None,
+        vocab_size=model.config.vocab_size,
+        eos_id=tokenizer.eos_id,
+    )
     sequences = [
-        GeneratedSequence(prompts[i], ids, settings, tokenizer, prompt_index=i, sample=sample, logprobs=logprobs)
+        GeneratedSequence(
+            prompts[i], ids, settings, tokenizer, allowed, prompt_index=i, sample=sample, logprobs=logprobs
+        )
         for i, ids in enumerate(all_ids)
         for sample in range(settings.samples)
     ]
     if settings.max_new_tokens == 0:
         return iter([sequence.empty() for sequence in sequences])
-    never = {tokenizer.pad_id, tokenizer.bos_id, *range(tokenizer.vocab_size, model.config.vocab_size)}
-    if not settings.allow_unseen:
-        never |= set(unseen)
-    never -= {tokenizer.eos_id}  # some tokenizers use one token for BOS, EOS and padding
-    sampler = Sampler(
-        settings,
-        never=[token for token in never if token < model.config.vocab_size],
-        eos_id=tokenizer.eos_id,
-        device=device,
-        logprobs=logprobs,
-    )
+    sampler = Sampler(settings, allowed, eos_id=tokenizer.eos_id, logprobs=logprobs)
     return Engine(model, sampler, sequences, use_cache=use_cache, note=note).run()
 
 
@@ -140,8 +146,21 @@ def _note_long_prompts(all_ids: Sequence[Sequence[int]], context: int, note: Not
         others = f" ({len(long)} of {len(all_ids)} prompts are too long)" if len(long) > 1 else ""
         note(
             f"{which} has {first} tokens, more than the context of {context}: the model reads only its last "
-            f"{first - window_start(first, context)}{others}."
+            f"{first - window_start(first, context)}{others}. Whenever the context is full, reading continues from its "
+            f"last {max(1, context // 2)} tokens, wherever a prompt ends and generation begins."
         )
+
+
+def _note_unseen(
+    tokenizer: Tokenizer, prompts: Sequence[str], all_ids: Sequence[list[int]], unseen: Collection[int], note: Note
+) -> None:
+    """Name the characters whose tokens do not occur in the training text: the model knows nothing about them."""
+    without = frozenset(unseen)
+    texts = [prompt for prompt, ids in zip(prompts, all_ids, strict=True) if not without.isdisjoint(ids)]
+    found = [one for one in dict.fromkeys("".join(texts)) if not without.isdisjoint(tokenizer.encode(one))]
+    if found:
+        shown = ", ".join(map(repr, found[:_SHOWN])) + (", …" if len(found) > _SHOWN else "")
+        note(f"The training text does not have these characters of the prompt: {shown}. The model cannot know them.")
 
 
 def _note_unused(settings: GenerateSettings, note: Note) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from mingyue.generation.allowed import AllowedTokens
 
 if TYPE_CHECKING:
     from mingyue.models import EncoderDecoder
@@ -43,8 +45,8 @@ class SourceBatch:
     """Maximum number of tokens to generate for each row."""
     bos_id: int
     eos_id: int
-    never: Tensor
-    """Ids that are never generated."""
+    allowed: AllowedTokens
+    """The tokens that may come next."""
 
     @classmethod
     def of(
@@ -55,7 +57,7 @@ class SourceBatch:
         bos_id: int,
         eos_id: int,
         pad_id: int,
-        never: Collection[int],
+        allowed: AllowedTokens,
         device: torch.device,
     ) -> SourceBatch:
         """Make a batch; rows of unequal length are padded on the right."""
@@ -68,7 +70,7 @@ class SourceBatch:
             tuple(limits),
             bos_id,
             eos_id,
-            torch.tensor(sorted(never), dtype=torch.long, device=device),
+            allowed,
         )
 
     def encode(self, model: EncoderDecoder) -> MemoryKV:

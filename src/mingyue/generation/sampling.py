@@ -3,7 +3,8 @@
 The steps, each applied to the result of the one before:
 
 1. repetition penalty, on the logits;
-2. removal of tokens that are never generated (PAD, BOS, ids without a token; EOS before `min_new_tokens`);
+2. removal of tokens that are never generated (PAD, BOS, ids without a token; EOS before `min_new_tokens`), and of
+   those that would break UTF-8 (`generation.allowed`);
 3. temperature; at 0 the most likely token is taken and the following steps are skipped;
 4. top-k;
 5. top-p, of the remaining distribution, normalised again;
@@ -15,7 +16,7 @@ The number is a pure function of (seed, prompt, sample, position), so the rest o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from mingyue.config import GenerateSettings
 from mingyue.errors import GenerationError
+from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.sequence import GeneratedSequence
 from mingyue.runtime import derive_seed
 
@@ -41,12 +43,10 @@ class Choice:
 class Sampler:
     """Chooses the next token of each of several sequences according to `settings`."""
 
-    def __init__(
-        self, settings: GenerateSettings, *, never: Collection[int], eos_id: int, device: torch.device, logprobs: bool
-    ) -> None:
+    def __init__(self, settings: GenerateSettings, allowed: AllowedTokens, *, eos_id: int, logprobs: bool) -> None:
         self.settings = settings
         self.logprobs = logprobs
-        self._never = torch.tensor(sorted(never), dtype=torch.long, device=device)
+        self._allowed = allowed
         self._eos_id = eos_id
 
     def choose(self, logits_RV: Tensor, sequences: Sequence[GeneratedSequence]) -> list[Choice]:
@@ -57,7 +57,8 @@ class Sampler:
         if settings.repetition_penalty != 1.0:
             seen_RV = torch.stack([sequence.seen for sequence in sequences if sequence.seen is not None])
             logits_RV = penalise(logits_RV, seen_RV, settings.repetition_penalty)
-        logits_RV.index_fill_(1, self._never, float("-inf"))
+        states_R = torch.tensor([sequence.state for sequence in sequences], device=logits_RV.device)
+        self._allowed.remove(logits_RV, states_R)
         if settings.min_new_tokens and self._eos_id < logits_RV.shape[-1]:
             for row, sequence in enumerate(sequences):
                 if sequence.n_generated < settings.min_new_tokens:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from mingyue.config import GenerateSettings
+from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.stopping import StopTexts
+from mingyue.text.utf8 import BOUNDARY
 
 if TYPE_CHECKING:
     from mingyue.text import Tokenizer
@@ -23,9 +25,10 @@ class Generation:
 
     prompt: str
     text: str
-    """The text after the prompt; ends before a stop text."""
+    """The text after the prompt; ends before a stop text, and with `valid_utf8` before a character that was cut."""
     ids: list[int]
-    """Every generated token, in order; EOS, if generated, is the last. Tokens of a stop text are included."""
+    """Every generated token, in order; EOS, if generated, is the last. Tokens of a stop text or of a character that was
+    cut are included."""
     logprobs: list[float] | None
     """log P (natural) of each of `ids` under the model itself: temperature 1, nothing removed; on request only."""
     stop: Stop
@@ -64,6 +67,7 @@ class GeneratedSequence:
         prompt_ids: list[int],
         settings: GenerateSettings,
         tokenizer: Tokenizer,
+        allowed: AllowedTokens,
         *,
         prompt_index: int,
         sample: int,
@@ -76,12 +80,17 @@ class GeneratedSequence:
         """First token of the window that the model reads (see `mingyue.generation.window`)."""
         self.seen: Tensor | None = None
         """[V] boolean: the tokens of prompt and text so far; kept only for a repetition penalty."""
+        self.state = BOUNDARY
+        """Between two characters, or which part of one the text ends with (see `mingyue.generation.allowed`)."""
+        self._allowed = allowed
         self._prompt, self._settings, self._eos_id = prompt, settings, tokenizer.eos_id
         self._stop_texts = StopTexts(settings.stop)
         self._pieces: list[str] = []
         self._logprobs: list[float] | None = [] if logprobs else None
         self._decoder = tokenizer.stream()
         self._decoder.push(prompt_ids[-1])  # some tokenizers decode the first token of a text differently
+        if allowed.after(BOUNDARY, prompt_ids[-1]) != BOUNDARY:  # a `begin_id` that is the first part of a character
+            self._decoder = tokenizer.stream()
 
     @property
     def n_generated(self) -> int:
@@ -96,6 +105,7 @@ class GeneratedSequence:
     def add(self, token: int, logprob: float | None) -> Event:
         """Append a token."""
         self.ids.append(token)
+        self.state = self._allowed.after(self.state, token)
         if self.seen is not None:
             self.seen[token] = True
         if self._logprobs is not None and logprob is not None:
@@ -108,7 +118,7 @@ class GeneratedSequence:
             piece = self._stop_texts.push(self._decoder.push(token), counts=counts)
             if self.n_generated == self._settings.max_new_tokens:
                 stop = "length"
-        if stop and not self._stop_texts.found:
+        if stop and not self._stop_texts.found and self.state == BOUNDARY:
             piece += self._stop_texts.push(self._decoder.finish(), counts=counts)
         if self._stop_texts.found:
             stop = "stop text"

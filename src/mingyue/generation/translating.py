@@ -6,11 +6,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mingyue.config import TranslateSettings
 from mingyue.errors import GenerationError
+from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.beam import beam_search
 from mingyue.generation.evaluating import evaluating
 from mingyue.generation.hypotheses import Hypothesis, SourceBatch
@@ -70,15 +73,15 @@ def translate(
 
     The result depends on the line and the settings (with `sample` also on the index of the line, counted from
     `first_line`, so that a text may be passed in several calls), never on the batch. The translation of a line without
-    tokens is empty. A line longer than the context is cut, and its translations are marked `truncated`. `align` adds
-    the weights of the cross-attention of the last block, averaged over its heads. `unseen`: ids that do
-    not occur in the training targets, which are generated only with `allow_unseen`. `progress` receives the number of
-    lines done and of all lines.
+    text (empty, or only white space) is empty. A line longer than the context is cut, and its translations are marked
+    `truncated`. `align` adds the weights of the cross-attention of the last block, averaged over its heads. `unseen`:
+    ids that do not occur in the training targets, which are generated only with `allow_unseen`. `progress` receives the
+    number of lines done and of all lines.
 
     Raises `GenerationError` when a line has a token id outside the model's vocabulary, or the model's output is NaN.
     """
     settings = settings or TranslateSettings()
-    all_ids = [source_tokenizer.encode(line) for line in lines]
+    all_ids = [source_tokenizer.encode(line) if line.strip() else [] for line in lines]
     max_ids = model.config.context - 1  # and EOS
     sources = [[*ids[:max_ids], source_tokenizer.eos_id] if ids else [] for ids in all_ids]
     found = _find_hypotheses(
@@ -90,6 +93,7 @@ def translate(
         pad_id=target_tokenizer.pad_id,
         n_target_ids=target_tokenizer.vocab_size,
         unseen=() if settings.allow_unseen else unseen,
+        steps_SV=target_tokenizer.utf8_steps if settings.valid_utf8 else None,
         align=align,
         first_line=first_line,
         progress=progress,
@@ -100,7 +104,7 @@ def translate(
         source_tokens = tuple(map(source_tokenizer.token_text, source))
         translations = [
             Translation(
-                text=target_tokenizer.decode(one.ids),
+                text=target_tokenizer.decode(one.ids, whole=settings.valid_utf8),
                 score=one.score,
                 log_prob=one.log_prob,
                 finished=one.finished,
@@ -161,12 +165,20 @@ def _find_hypotheses(
     n_target_ids: int,
     align: bool,
     unseen: Collection[int] = (),
+    steps_SV: npt.NDArray[np.uint8] | None = None,
     first_line: int = 0,
     progress: Progress | None = None,
 ) -> list[list[Hypothesis]]:
     """Hypotheses for each source, none for an empty one; ids from `n_target_ids` on are never generated."""
     _check_ids(sources, model.config.source_vocab_size or model.config.vocab_size, first_line)
     never = {pad_id, bos_id, *range(n_target_ids, model.config.vocab_size), *unseen} - {eos_id}
+    allowed = AllowedTokens(
+        never,
+        device=model.embedding.weight.device,
+        steps_SV=steps_SV,
+        vocab_size=model.config.vocab_size,
+        eos_id=eos_id,
+    )
     results: list[list[Hypothesis]] = [[] for _ in sources]
     n_done = sum(not source for source in sources)
     for lines in _batches(sources, settings.batch_size):
@@ -176,7 +188,7 @@ def _find_hypotheses(
             bos_id=bos_id,
             eos_id=eos_id,
             pad_id=pad_id,
-            never=never,
+            allowed=allowed,
             device=model.embedding.weight.device,
         )
         with evaluating(model), torch.inference_mode():

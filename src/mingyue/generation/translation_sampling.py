@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -27,6 +26,8 @@ class _Sample:
     limit: int
     ids: list[int] = field(default_factory=list)
     log_prob: float = 0.0
+    state: int = 0
+    """Which part of a character the text ends with (see `mingyue.generation.allowed`)."""
     done: bool = False
 
 
@@ -55,16 +56,14 @@ def sample_translations(
         ids_R1 = torch.tensor(tokens, device=device)[:, None]
         logits_RV = model.output(model.hidden(ids_R1, memory, cache=cache.step())[:, 0]).float()
         logprobs_RV = logits_RV.log_softmax(dim=-1)
-        tokens_R = choose_tokens(
-            logits_RV.index_fill(1, batch.never, -math.inf),
-            choice,
-            ((one.line, one.number, len(one.ids)) for one in rows),
-        )
+        batch.allowed.remove(logits_RV, torch.tensor([one.state for one in rows], device=device))
+        tokens_R = choose_tokens(logits_RV, choice, ((one.line, one.number, len(one.ids)) for one in rows))
         tokens, logprobs = tokens_R.tolist(), logprobs_RV.gather(1, tokens_R[:, None].to(device))[:, 0].tolist()
         for one, token, logprob in zip(rows, tokens, logprobs, strict=True):
             if not one.done:
                 one.ids.append(token)
                 one.log_prob += logprob
+                one.state = batch.allowed.after(one.state, token)
                 one.done = token == batch.eos_id or len(one.ids) == one.limit
         staying = [i for i, text in enumerate(active) if not all(one.done for one in text)]
         if staying and len(staying) < len(active):

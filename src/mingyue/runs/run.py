@@ -60,7 +60,7 @@ class RunResult:
     training: TrainResult
     """Steps, tokens, the final evaluation."""
     outcome: Outcome
-    """The verdict, in words, and the copy report."""
+    """The verdict, in words, and the reports on copying and repetition."""
     of_pairs: bool = False
     """Whether the model is an encoder-decoder model, trained on pairs."""
 

@@ -14,13 +14,13 @@ from mingyue.models.sizes import sizes
 from mingyue.runs.paths import chosen_threads, run_path
 from mingyue.runs.run import Run, RunContext
 from mingyue.runs.run_config import run_config
-from mingyue.runs.verdict import Outcome, judge, measure_copying, with_repeats
+from mingyue.runs.verdict import Outcome, judge, measure_copying, measure_repetition, with_repeats
 from mingyue.text import Tokenizer
 from mingyue.training import Callbacks, CorpusBatches, TrainResult, nominal_peak
 from mingyue.training.memory import MicroBatch
 from mingyue.training.sizing import DEFAULT_CONTEXT, Speed, choose_sizes
 
-_SAMPLE_TOKENS = 120
+_SAMPLING = GenerateSettings(max_new_tokens=120)
 _BUSY = 0.6  # share of the speed of an idle machine below which other programs are noted
 
 
@@ -119,7 +119,12 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         outcome = outcome.with_texts(*texts)
         if not texts:
             return outcome
-        return self.attempt("copy report", lambda: measure_copying(outcome, self.tokenizer, self.corpus), outcome)
+        outcome = self.attempt("copy report", lambda: measure_copying(outcome, self.tokenizer, self.corpus), outcome)
+        return self.attempt(
+            "repetition report",
+            lambda: measure_repetition(outcome, _SAMPLING, self.tokenizer, self.corpus),
+            outcome,
+        )
 
     def card(self) -> dict[str, Any]:
         """What training.json says about the text."""
@@ -138,7 +143,7 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
 
     def _generate(self, model: Transformer, prompt: str, *, seed: int, samples: int = 1) -> list[str]:
         assert isinstance(model, DecoderOnly)
-        settings = GenerateSettings(max_new_tokens=_SAMPLE_TOKENS, seed=seed, samples=samples)
+        settings = _SAMPLING.replace(seed=seed, samples=samples)
         generated = generate(
             model,
             self.tokenizer,

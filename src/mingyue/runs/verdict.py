@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mingyue.config import TrainSettings
+from mingyue.config import GenerateSettings, TrainSettings
 from mingyue.data import Baselines, TokenCorpus
 from mingyue.models import TransformerConfig
-from mingyue.scoring import CopyReport, copy_report
+from mingyue.scoring import CopyReport, RepetitionReport, copy_report, repetition_report
 from mingyue.text import Tokenizer
 from mingyue.training import TrainResult, peak_rates, read_log
 
@@ -25,6 +25,7 @@ _FEW = 50  # held-out tokens: fewer are too few for a verdict
 _REPEATED = 0.05  # share of held-out documents that are trained on as well from which the verdict mentions it
 _COMPARED = 1 << 23  # tokens of the training text that the copy report reads
 _PIECE = 1 << 16  # tokens of it that are decoded at once
+_FALLING = "The held-out loss was still falling at the end: more time would help."
 LOWER_RATES = "lower rates (--learning-rate, --muon-learning-rate)"
 
 
@@ -39,6 +40,8 @@ class Outcome:
     """Texts that the trained model generated."""
     copying: CopyReport | None = None
     """How much of them is in the training text."""
+    repetition: RepetitionReport | None = None
+    """How much they repeat themselves, beside held-out text."""
 
     def with_texts(self, *texts: str) -> Outcome:
         """The same outcome with generated texts."""
@@ -175,6 +178,25 @@ def _training_text(tokenizer: Tokenizer, corpus: TokenCorpus, piece: int = _PIEC
     yield stream.finish()
 
 
+def measure_repetition(
+    outcome: Outcome, settings: GenerateSettings, tokenizer: Tokenizer, corpus: TokenCorpus
+) -> Outcome:
+    """Add how much the generated texts repeat themselves, beside the held-out text."""
+    report = repetition_report(
+        outcome.texts,
+        held_out_text(tokenizer, corpus),
+        settings=settings,
+        verdict=outcome.verdict,
+        improving=_FALLING in outcome.sentences,
+    )
+    return replace(outcome, repetition=report)
+
+
+def held_out_text(tokenizer: Tokenizer, corpus: TokenCorpus) -> str:
+    """The held-out text, of a long one the beginning."""
+    return tokenizer.decode(corpus.held_out.read(0, min(len(corpus.held_out), _PIECE)).tolist(), whole=True)
+
+
 def _against_bigram(loss: float, simple: Baselines) -> str:
     if simple.bigram is None:
         return f"Held-out loss {loss:.3f} nats per token; a uniform guess has {simple.uniform:.3f}."
@@ -188,5 +210,5 @@ def _against_bigram(loss: float, simple: Baselines) -> str:
 
 def _still_falling(course: Sequence[float]) -> tuple[str, ...]:
     if len(course) >= 4 and course[-1] == min(course):
-        return ("The held-out loss was still falling at the end: more time would help.",)
+        return (_FALLING,)
     return ()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Self, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
 
 from mingyue.errors import TokenizerError
 from mingyue.files import reason_of, write_text_atomically
@@ -16,6 +21,7 @@ from mingyue.text.normalizer import lost_by_normalizer
 from mingyue.text.special import load_backend, parse, with_special_tokens
 from mingyue.text.stream import StreamDecoder
 from mingyue.text.token_bytes import token_bytes_of
+from mingyue.text.utf8 import utf8_steps
 from mingyue.words import tr
 
 _MOST_IDS = 1 << 22  # tables have an entry for each id up to the highest, and files can name any
@@ -78,6 +84,15 @@ class Tokenizer:
         self._encoder = encoder_of(self.kind, spec, backend)
         self._bytes = token_bytes_of(spec, backend, self.special_ids)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self)._of_spec, (self._spec, self.notes)
+
+    @classmethod
+    def _of_spec(cls, spec: specs.Spec, notes: tuple[str, ...]) -> Self:
+        made = cls(spec)
+        made.notes = notes
+        return made
+
     def encode(self, text: str) -> list[int]:
         """Ids of the text, without BOS and EOS; the name of a special token inside the text is text.
 
@@ -97,10 +112,11 @@ class Tokenizer:
             progress(len(text), len(text))
         return ids
 
-    def decode(self, ids: Iterable[SupportsIndex]) -> str:
+    def decode(self, ids: Iterable[SupportsIndex], *, whole: bool = False) -> str:
         """The text of the ids; special ids are left out, bytes that are not UTF-8 become U+FFFD.
 
-        Raises `TokenizerError` for an id outside the vocabulary.
+        `whole` leaves out the first bytes of a last character that is not complete, instead of U+FFFD. Raises
+        `TokenizerError` for an id outside the vocabulary.
         """
         previous: int | None = None
         chunks: list[bytes] = []
@@ -109,11 +125,16 @@ class Tokenizer:
             if index not in self.special_ids:
                 chunks.append(self._bytes.after(previous, index))
                 previous = index
-        return b"".join(chunks).decode("utf-8", "replace")
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(chunks), final=not whole)
 
     def stream(self) -> StreamDecoder:
         """A decoder that takes ids one at a time."""
         return StreamDecoder(self._bytes, self.special_ids, self._check)
+
+    @cached_property
+    def utf8_steps(self) -> npt.NDArray[np.uint8]:
+        """Which ids can follow a part of a character, as `utf8_steps` describes: [states, V]."""
+        return utf8_steps([self.token_bytes(index) for index in range(self.vocab_size)])
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes of this id; b"" for a special id."""

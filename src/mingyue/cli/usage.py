@@ -1,0 +1,105 @@
+"""What is wrong with a command line: messages in one form, and the name that was probably meant."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
+
+from mingyue.cli.invocation import ARGUMENTS
+
+if TYPE_CHECKING:
+    from cyclopts import CycloptsError
+
+# The parser takes whatever begins with a dash for an option: `-` (standard input), and texts such as '- the river'.
+# What cannot be an option is hidden from it behind a NUL, which no argument can hold.
+HIDDEN = "\0"
+
+_LONG = re.compile(r"(\S{40})\S{40,}(\S{20})")
+"""A word of a message that is shortened, such as a number of thousands of digits."""
+
+
+def explain(error: CycloptsError) -> tuple[str, str]:
+    """Message and advice for invalid arguments."""
+    from cyclopts import exceptions
+    from pydantic import ValidationError
+
+    command = " ".join(["mingyue", *(error.command_chain or ())])
+    message, advice = str(error).replace(HIDDEN, ""), ""
+    if isinstance(error, exceptions.UnusedCliTokensError):
+        left = [token.replace(HIDDEN, "") for token in error.unused_tokens or ()]
+        message = f"{command}: unexpected argument {', '.join(map(repr, left))}."
+        if left and (option := _repeatable_before(left[0], error)) is not None:
+            advice = f"An option takes one value and is repeated for more: {option} … {option} {_quoted(left[0])}. "
+    elif isinstance(error, exceptions.UnknownCommandError):
+        known = _commands(error)
+        message = (
+            f"{command}: there is no command {(error.unused_tokens or [''])[0]!r}.{_guess(error.unused_tokens, known)}"
+        )
+        advice = f"The commands are {', '.join(known)}. "
+    elif isinstance(error, exceptions.UnknownOptionError):
+        given = (error.token.keyword or error.token.value).partition("=")[0].replace(HIDDEN, "")
+        known = [name for argument in error.argument_collection if argument.parse for name in argument.names]
+        message = f"{command}: there is no option {given}.{_guess([given], known)}"
+    elif (
+        isinstance(error, exceptions.CoercionError)
+        and error.token is not None
+        and (known := _choices(error.target_type))
+    ):
+        given = error.token.value.replace(HIDDEN, "")
+        message = f"{command}: {error.token.keyword or 'the value'} is {given!r}, not one of {', '.join(known)}."
+        message += _guess([given], known)
+    elif isinstance(error, exceptions.MissingArgumentError) and error.argument is not None:
+        name = error.keyword or error.argument.name
+        what = f"{name} needs a value" if name.startswith("--") else f"{name} is missing"
+        if name.startswith("--"):
+            advice = f"A value that begins with a dash is given as {name}='-…'. "
+        message = f"{command}: {what}."
+    elif isinstance(error, exceptions.ValidationError) and isinstance(error.__cause__, ValidationError):
+        refused = error.__cause__.errors()[0]
+        name = "" if error.argument is None else error.argument.name
+        message = f"{name} {refused['input']}: {refused['msg']}."
+    return _LONG.sub(r"\1…\2", message), f"{advice}Run `{command} --help` for the list of options."
+
+
+def _quoted(text: str) -> str:
+    return text if text.isalnum() else shlex.quote(text)
+
+
+def _repeatable_before(token: str, error: CycloptsError) -> str | None:
+    """The repeatable option whose second value `token` was meant to be: `--prompt a b`."""
+    given = ARGUMENTS.get()
+    before = list(given[: given.index(token)]) if token in given else []
+    while before and not before[-1].startswith("--"):
+        before.pop()
+    if not before or error.target is None:
+        return None
+    option = before[-1].partition("=")[0]
+    parameter = inspect.signature(error.target).parameters.get(option[2:].replace("-", "_"))
+    several = parameter is not None and any(kind in str(parameter.annotation) for kind in ("list[", "tuple["))
+    return option if several else None
+
+
+def _commands(error: CycloptsError) -> list[str]:
+    """The commands of the group that the error is about, all of them."""
+    if error.app is None:
+        return []
+    names = [name for name in error.app if not name.startswith("-")]
+    return [name for name in names if error.app[name].show]
+
+
+def _choices(target: object) -> list[str]:
+    """The values of the `Literal` in a type."""
+    members = get_args(target)
+    if get_origin(target) is Literal:
+        return [str(member) for member in members]
+    return [choice for member in members for choice in _choices(member)]
+
+
+def _guess(given: Sequence[str] | None, known: Sequence[str]) -> str:
+    from mingyue.config import nearest
+
+    found = nearest(given[0], known) if given else None
+    return f" Did you mean {found}?" if found else ""
