@@ -5,13 +5,14 @@ from __future__ import annotations
 from mingyue.api.demo import TranslateDemo, text_demo, translate_demo
 from mingyue.api.info import Info, describe, info
 from mingyue.api.inspect import Inspection, inspect
-from mingyue.api.loading import load, load_either, load_translator, translates
+from mingyue.api.loading import load, load_either, load_translator
 from mingyue.api.model import Model
 from mingyue.api.run import processes_of_run, resume, train
 from mingyue.api.translator import TranslationReport, Translator, one_line
 from mingyue.data import data_folder
 from mingyue.diagnostics import Diagnosis, diagnose
 from mingyue.runs import Outcome, RunResult, run_path
+from mingyue.runs.loading import translates
 
 
 def doctor() -> Diagnosis:

@@ -148,6 +148,7 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
             callbacks.measure = lambda: self._measure_bleu(model)
             callbacks.select = "bleu" if self.settings.pairs.select == "bleu" else None
         if self._shown:
+            callbacks.shows_last = True
             callbacks.sample = lambda: self._translations(model)
 
     def judge(self, result: TrainResult) -> Outcome:

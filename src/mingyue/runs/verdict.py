@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -162,15 +162,25 @@ def _worse_than_guessing(
     return Outcome("diverged" if steps > 100 else "not learning", (reason, f"Train longer, or try {rates}."))
 
 
-def measure_copying(outcome: Outcome, tokenizer: Tokenizer, corpus: TokenCorpus) -> Outcome:
-    """Add how much of the generated texts is in the training text word for word."""
-    return replace(outcome, copying=copy_report(outcome.texts, _training_text(tokenizer, corpus)))
+def measure_copying(
+    outcome: Outcome, tokenizer: Tokenizer, corpus: TokenCorpus, progress: Callable[[int, int], None] | None = None
+) -> Outcome:
+    """Add how much of the generated texts is copied from the training text; `progress` gets tokens done and all."""
+    return replace(outcome, copying=copy_report(outcome.texts, _training_text(tokenizer, corpus, progress=progress)))
 
 
-def _training_text(tokenizer: Tokenizer, corpus: TokenCorpus, piece: int = _PIECE) -> Iterator[str]:
+def _training_text(
+    tokenizer: Tokenizer,
+    corpus: TokenCorpus,
+    piece: int = _PIECE,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[str]:
     """The training text in pieces: the whole takes a gigabyte while its tokens are decoded."""
     stream, end = tokenizer.stream(), min(len(corpus.train), _COMPARED)
     for start in range(0, end, piece):
+        if progress is not None:
+            progress(start, end)
         yield "".join(map(stream.push, corpus.train.read(start, min(end, start + piece)).tolist()))
     yield stream.finish()
 
