@@ -2,8 +2,11 @@ r"""Text that can be shown: characters that a terminal obeys, or that a picture 
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
 
 # Control characters but line ends and tabs, controls of the direction of text, line and paragraph separators, lone
 # surrogates, and the two characters that XML does not allow.
@@ -21,6 +24,23 @@ def printable(text: str) -> str:
 def standing_alone(text: str) -> str:
     """`text` with a dotted circle before a combining mark at its start, which would join what stands before it."""
     return f"◌{text}" if text and unicodedata.category(text[0]) in ("Mn", "Me") else text
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """Values as a line of blocks, the lowest to the highest; of more than `width` values the means of equal parts."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    columns = min(width, len(finite))
+    borders = [len(finite) * number // columns for number in range(columns + 1)]
+    means = [sum(finite[first:last]) / (last - first) for first, last in pairwise(borders)]
+    low, high = min(means), max(means)
+    if high == low:
+        return _BLOCKS[0] * columns
+    return "".join(_BLOCKS[round((len(_BLOCKS) - 1) * (mean - low) / (high - low))] for mean in means)
 
 
 def _shown(found: re.Match[str]) -> str:

@@ -131,7 +131,7 @@ def test_what_is_open_is_chosen(files: dict[str, str], tmp_path: Path) -> None:
     assert values["model"]["context"] == pair_run.DEFAULT_PAIR_CONTEXT
     assert values["batch"]["batch_tokens"] == 2048
     said = "\n".join(listener.notes)
-    for word in ("pairs", "parameters", "1 + 1 layers", "memory", "expected time", "uniform guess"):
+    for word in ("pairs", "parameters", "depth 1 + 1", "memory", "expected time", "uniform guess"):
         assert word in said, word
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mingyue.api.demo import TranslateDemo, text_demo, translate_demo
 from mingyue.api.info import Info, describe, info
-from mingyue.api.inspect import Inspection, inspect
+from mingyue.api.inspect import Inspection, curve, inspect
 from mingyue.api.loading import load, load_either, load_translator
 from mingyue.api.model import Model
 from mingyue.api.run import processes_of_run, resume, train
@@ -30,6 +30,7 @@ __all__ = [
     "TranslateDemo",
     "TranslationReport",
     "Translator",
+    "curve",
     "describe",
     "doctor",
     "info",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import fields, is_dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,14 @@ class View(ABC):
     """
 
     title: Words
+
+    def __init_subclass__(cls) -> None:
+        """Keep the short repr: that of a dataclass would print every array."""
+        setattr(cls, "__repr__", View.__repr__)  # noqa: B010  (a type checker refuses the assignment)
+
+    def __repr__(self) -> str:
+        arrays = ", ".join(field.name for field in fields(self)) if is_dataclass(self) else ""
+        return f"<mingyue.{type(self).__name__}: {self.title.en} ({arrays})>"
 
     @abstractmethod
     def charts(self, language: Language = "en") -> list[Chart]:

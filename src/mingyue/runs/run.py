@@ -6,7 +6,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -17,6 +16,7 @@ from mingyue.config import DEFAULT_MINUTES, EncoderDecoderConfig, ModelConfig, T
 from mingyue.errors import MingyueError
 from mingyue.inspection import Subject
 from mingyue.models import Transformer, build_model, empty_model, make_model, read_weights_file
+from mingyue.runs.result import RunResult
 from mingyue.runs.verdict import Outcome, rates_to_try
 from mingyue.runs.watching import Watcher, check_watched
 from mingyue.runtime import Runtime, processes
@@ -49,22 +49,6 @@ Batches = TypeVar("Batches", bound=BatchSource)
 T = TypeVar("T")
 
 _ENDING = 2.0  # seconds for the bundle, the last texts and the copy report
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """The result of a run."""
-
-    folder: Path
-    """The run folder."""
-    model_folder: Path
-    """The model folder."""
-    training: TrainResult
-    """Steps, tokens, the final evaluation."""
-    outcome: Outcome
-    """The verdict, in words, and the copy report."""
-    of_pairs: bool = False
-    """Whether the model is an encoder-decoder model, trained on pairs."""
 
 
 @dataclass(kw_only=True)
@@ -284,7 +268,6 @@ class Run(ABC, Generic[Config, Batches]):
             self._card(result),
             source_tokenizer=None if shared else self.source_tokenizer,
         )
-        stage("comparing with simple models", 0, 0)
         outcome = self.attempt("verdict", lambda: self._judged(result), Outcome("not measured", ()))
         if result.reason != "stopped":
             stage("generating texts", 0, 0)
@@ -338,7 +321,7 @@ class Run(ABC, Generic[Config, Batches]):
         return rates_to_try(self.settings, self.config, result.plan.warmup_steps)
 
     def expected_time(self) -> str:
-        """The budget in words; how long steps take is told as soon as some are measured."""
+        """The budget in words; a note follows as soon as some steps are measured."""
         budget, sizes = self.settings.budget, self.batches.sizes
         if budget.steps is None and budget.epochs is None:
             return f"{budget.minutes or DEFAULT_MINUTES:g} min, as set"

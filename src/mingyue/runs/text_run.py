@@ -93,9 +93,9 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         memory = self.memory(settings)
         return [
             f"model: {counted.parameters:,} parameters ({counted.parameters_without_embeddings:,} in the blocks): "
-            f"{config.n_layers} layers, width {config.d_model}, {config.n_heads} heads of {config.d_head}, "
+            f"depth {config.n_layers}, width {config.d_model}, heads {config.n_heads} × {config.d_head}, "
             f"{config.positions} positions, context {config.context} ({settings.model.preset})",
-            f"each step: {batches.rows} windows, {batches.sizes.step_tokens:,} tokens; "
+            f"each step: {batches.sizes.step_tokens:,} tokens in windows of {batches.context:,}; "
             f"memory about {memory / 2**20:,.0f} MiB; on {self.describe_runtime()}",
             f"expected time: {self.expected_time()}",
             _losses_to_beat(self.baselines),

@@ -28,7 +28,7 @@ _PIECE = 1 << 16  # tokens of it that are decoded at once
 LOWER_RATES = "lower rates (--learning-rate, --muon-learning-rate)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """Verdict and reasons."""
 
@@ -39,6 +39,9 @@ class Outcome:
     """Texts that the trained model generated."""
     copying: CopyReport | None = None
     """How much of them is in the training text."""
+
+    def __repr__(self) -> str:
+        return f"<mingyue.Outcome: {self.verdict}. {' '.join(self.sentences[:1])}>"
 
     def with_texts(self, *texts: str) -> Outcome:
         """The same outcome with generated texts."""

@@ -58,7 +58,7 @@ class EvaluationReport:
     """Other measures by name (BLEU of translations)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainResult:
     """How a run ended. The model has the weights of `weights_step`, or the mean of those of `averaged`."""
 
@@ -78,6 +78,10 @@ class TrainResult:
     """Time of the run, without the time between stop and resume."""
     averaged: tuple[int, ...] = ()
     """Steps whose weights were averaged; empty: the model has the weights of `weights_step`."""
+
+    def __repr__(self) -> str:
+        loss = "" if self.evaluation is None else f", held-out loss {self.evaluation.loss:.3f}"
+        return f"<mingyue.TrainResult: {self.reason}, step {self.step:,} of {self.plan.total_steps:,}{loss}>"
 
 
 class Observer:
