@@ -20,7 +20,8 @@ from mingyue.printable import printable
 _MOST_LINES = 400
 _WIDTH = 160  # columns for the numbers beside the bar
 _BAR = "display:flex;gap:1em;align-items:center;font-variant-numeric:tabular-nums"
-_LINES = "margin:.3em 0 0;max-height:20em;overflow:auto;font-size:12px;line-height:1.4;white-space:pre-wrap"
+_BOX = "max-height:20em;overflow:auto;display:flex;flex-direction:column-reverse"  # scrolled to its end, without script
+_LINES = "margin:.3em 0 0;font-size:12px;line-height:1.4;white-space:pre-wrap"
 
 
 class NotebookLive(Live):
@@ -55,7 +56,8 @@ class NotebookLive(Live):
     def _update(self) -> None:
         dropped = len(self._lines) - _MOST_LINES
         lines = [f"… ({dropped:,})", *self._lines[dropped:]] if dropped > 0 else self._lines
-        log = f'<pre style="{_LINES}">' + "\n".join(lines) + "</pre>" if lines else ""
+        text = "\n".join(lines)
+        log = f'<div style="{_BOX}"><pre style="{_LINES}">{text}</pre></div>' if lines else ""
         data = {"text/html": f"<div>{self._top}{log}</div>", "text/plain": "\n".join(lines[-1:])}
         if self._handle is None:
             self._handle = self._display(data, raw=True, display_id=True)

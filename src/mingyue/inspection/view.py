@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import fields, is_dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ class View(ABC):
         setattr(cls, "__repr__", View.__repr__)  # noqa: B010  (a type checker refuses the assignment)
 
     def __repr__(self) -> str:
-        arrays = ", ".join(field.name for field in fields(self)) if is_dataclass(self) else ""
-        return f"<mingyue.{type(self).__name__}: {self.title.en} ({arrays})>"
+        return f"<mingyue.{type(self).__name__}: {self.title.en}>"
 
     @abstractmethod
     def charts(self, language: Language = "en") -> list[Chart]:
