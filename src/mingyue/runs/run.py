@@ -229,22 +229,28 @@ class Run(ABC, Generic[Config, Batches]):
         return Subject(model, *tokenizers, starts_with_bos=self.starts_with_bos, unseen=self.unseen)
 
     def _former(self) -> Former | None:
-        """The model that this run had when it ended, if it was resumed with a larger budget."""
-        folder, observer = self.context.folder.model, self.context.observer
-        if not (self.context.resume and folder.is_dir()):
+        """The model that this run had when it ended, if it was resumed with a larger budget; the same on every rank."""
+        context = self.context
+        if not context.resume or (self.settings.run.parallel == "sharded" and context.ranks.size > 1):
             return None
+        step = context.ranks.share(self._former_step)
+        weights = context.folder.model / "model.safetensors"
+        return None if step is None else Former(step, lambda: read_weights_file(weights))
+
+    def _former_step(self) -> int | None:
+        folder = self.context.folder.model
         try:
-            card = read_training(folder)
+            card = read_training(folder) if folder.is_dir() else {}
         except MingyueError:  # damaged: it will be written again
             return None
         step = card.get("steps")
         if card.get("reason") not in ("finished", "patience") or not isinstance(step, int):
             return None
-        observer.on_note(
+        self.context.observer.on_note(
             f"The run had ended: its model, of step {step:,}, stays in {folder} until the longer run has ended, and is "
             "kept if that ends worse."
         )
-        return Former(step, lambda: read_weights_file(folder / "model.safetensors"))
+        return step
 
     def _hand_over(self, model: Transformer, result: TrainResult, former: Former | None) -> Outcome:
         """Write the bundle, then judge the model: no failure of a report can cost the model.

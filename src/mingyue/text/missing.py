@@ -35,10 +35,14 @@ class MissingCharacters:
             return None
         share = self.occurrences / self.characters
         shown = " ".join(character if character.isprintable() else repr(character) for character in self.examples)
-        what = "they are lost to the model" if self.lost else "byte fallback spells them"
+        if self.lost:
+            return (
+                f"{self.occurrences:,} of {self.characters:,} characters ({share:.2%}; different ones: "
+                f"{self.distinct:,}, most often {shown}) are not in the vocabulary of the model: they are lost to it"
+            )
         return (
             f"{self.occurrences:,} of {self.characters:,} characters ({share:.2%}; different ones: {self.distinct:,}, "
-            f"most often {shown}) are not in the vocabulary of the model: {what}"
+            f"most often {shown}) are not in the vocabulary of the model: byte fallback spells them"
         )
 
 

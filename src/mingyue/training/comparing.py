@@ -62,12 +62,17 @@ def describe_comparison(log: Sequence[Mapping[str, Any]]) -> list[str]:
     if len(lines) < 2:
         return []
     first, last = lines[0], lines[-1]
-    found = [
-        f"{text}: held-out loss {first[name]:.3f} before training, {last[name]:.3f} now "
-        f"({last.get(name.replace('loss', 'tokens'), 0):,} tokens)."
-        for name, text in ((NEW, "New text"), (OLD, "Old text"))
-        if _is_number(first.get(name)) and _is_number(last.get(name))
-    ]
+    found = list[str]()
+    if _is_number(first.get(NEW)) and _is_number(last.get(NEW)):
+        tokens = last.get("heldout_tokens", 0)
+        found.append(
+            f"New text: held-out loss {first[NEW]:.3f} before training, {last[NEW]:.3f} now ({tokens:,} tokens)."
+        )
+    if _is_number(first.get(OLD)) and _is_number(last.get(OLD)):
+        tokens = last.get("old_heldout_tokens", 0)
+        found.append(
+            f"Old text: held-out loss {first[OLD]:.3f} before training, {last[OLD]:.3f} now ({tokens:,} tokens)."
+        )
     if _is_number(first.get(OLD)) and _is_number(last.get(OLD)) and last[OLD] > _RISEN * first[OLD]:
         found.append(
             "The loss on the old text rose: fewer steps, lower rates (--learning-rate, --muon-learning-rate), or "
