@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mingyue.inspection.curve import Curve, RunCurves
 from mingyue.reprs import curve_html, facts_html, text_html
 from mingyue.runs.verdict import Outcome
 from mingyue.training import RunFolder, TrainResult
+from mingyue.training.curves import Curve, RunCurves
 
 _SHOWN = 2
 """Number of generated texts shown."""

@@ -243,8 +243,14 @@ class Run(ABC, Generic[Config, Batches]):
             card = read_training(folder) if folder.is_dir() else {}
         except MingyueError:  # damaged: it will be written again
             return None
-        step = card.get("steps")
-        if card.get("reason") not in ("finished", "patience") or not isinstance(step, int):
+        step, ends = (
+            card.get("steps"),
+            [line for line in read_log(self.context.folder.metrics) if line["event"] == "end"],
+        )
+        reason = card.get(
+            "reason", ends[-1].get("reason") if ends else None
+        )  # earlier versions have it in the log only
+        if reason not in ("finished", "patience") or not isinstance(step, int):
             return None
         self.context.observer.on_note(
             f"The run had ended: its model, of step {step:,}, stays in {folder} until the longer run has ended, and is "
