@@ -14,9 +14,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mingyue.api import Inspection, Model, RunResult, Translator, inspect, load, load_translator, resume, train
+    from mingyue.api import (
+        Inspection,
+        Model,
+        RunResult,
+        Translator,
+        curve,
+        inspect,
+        load,
+        load_translator,
+        resume,
+        train,
+    )
     from mingyue.config import GenerateSettings, ModelConfig, TrainSettings, TranslateSettings
     from mingyue.errors import MingyueError
+    from mingyue.training import Observer
 
 __version__ = "0.1.0"
 
@@ -26,10 +38,12 @@ _HOMES = {
     "MingyueError": "mingyue.errors",
     "Model": "mingyue.api",
     "ModelConfig": "mingyue.config",
+    "Observer": "mingyue.training",
     "RunResult": "mingyue.api",
     "TrainSettings": "mingyue.config",
     "TranslateSettings": "mingyue.config",
     "Translator": "mingyue.api",
+    "curve": "mingyue.api",
     "inspect": "mingyue.api",
     "load": "mingyue.api",
     "load_translator": "mingyue.api",
@@ -43,11 +57,13 @@ __all__ = [
     "MingyueError",
     "Model",
     "ModelConfig",
+    "Observer",
     "RunResult",
     "TrainSettings",
     "TranslateSettings",
     "Translator",
     "__version__",
+    "curve",
     "inspect",
     "load",
     "load_translator",

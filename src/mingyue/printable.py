@@ -2,8 +2,11 @@ r"""Text that can be shown: characters that a terminal obeys, or that a picture 
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
 
 from mingyue.words import Words, tr
 
@@ -44,6 +47,23 @@ def shown(value: object) -> str:
     except ValueError:  # an integer with more digits than Python prints
         return tr("a number of thousands of digits")
     return text if len(text) <= _MOST_SHOWN else f"{text[:40]}…{text[-20:]}"
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """Values as a line of blocks, the lowest to the highest; of more than `width` values the means of equal parts."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    columns = min(width, len(finite))
+    borders = [len(finite) * number // columns for number in range(columns + 1)]
+    means = [sum(finite[first:last]) / (last - first) for first, last in pairwise(borders)]
+    low, high = min(means), max(means)
+    if high == low:
+        return _BLOCKS[0] * columns
+    return "".join(_BLOCKS[round((len(_BLOCKS) - 1) * (mean - low) / (high - low))] for mean in means)
 
 
 def _symbol(found: re.Match[str]) -> str:

@@ -207,7 +207,7 @@ def test_a_finished_run_goes_on_with_a_larger_budget(text_file: Path, tmp_path: 
 
 
 def test_a_model_shows_what_it_is(run: RunResult) -> None:
-    assert "1 layers, width 32, context 32, char tokenizer" in repr(mingyue.load(run.folder))
+    assert "depth 1, width 32, context 32, char tokenizer" in repr(mingyue.load(run.folder))
 
 
 def test_one_stop_text_needs_no_list(run: RunResult) -> None:

@@ -287,6 +287,6 @@ def test_what_is_no_model_is_said_to_be_none(tmp_path):
 
 
 def test_a_translator_shows_what_it_is(translator):
-    assert "1+1 layers, width 16, context 24" in repr(translator)
+    assert "depth 1+1, width 16, context 24" in repr(translator)
     assert translator.config.n_encoder_layers == 1
     assert translator.training["steps"] == 0

@@ -64,6 +64,7 @@ def ended():
         return types.SimpleNamespace(
             folder=folder,
             model_folder=folder / "model",
+            describe_course=lambda: None,
             of_pairs=of_pairs,
             training=types.SimpleNamespace(reason=reason, step=7),
             outcome=types.SimpleNamespace(

@@ -40,7 +40,12 @@ def test_translate_runs_through(run, tmp_path):
     seen = {*lines_of(pairs / "train.words"), *lines_of(pairs / "valid.words")}
     assert not seen & set(lines_of(pairs / "test.words"))
     assert len(lines_of(pairs / "test.digits")) == 12
-    assert f"    {lines_of(pairs / 'test.words')[0]} → " in out
+    items = zip(lines_of(pairs / "test.words"), lines_of(pairs / "test.digits"), strict=True)
+    for source, target in list(items)[:8]:  # each is marked, and a wrong one has the right translation beside it
+        line = next(line for line in out.splitlines() if f" {source} → " in line)
+        assert line == f"    ✓ {source} → {target}" or (
+            line.startswith("    ✗ ") and line.endswith(f"(right: {target})")
+        )
 
 
 def test_what_is_given_wins_over_the_demonstration(run, tmp_path):

@@ -251,7 +251,7 @@ def test_help_has_every_view_and_its_own_help_an_example_that_the_program_takes(
 
     code, out, _ = run("inspect", "--help")
     assert code == 0
-    assert tuple(LISTED) == (*VIEWS, "film", "report")
+    assert tuple(LISTED) == (*VIEWS, "film", "curve", "report")
     for view in LISTED:
         assert re.search(rf"│ {view} +[A-Z]", out), view
         code, own, _ = run("inspect", view, "--help")
@@ -313,7 +313,7 @@ def test_without_a_view_or_with_an_unknown_one_the_views_are_listed(run, model):
         code, out, err = run("inspect", *given)
         assert (code, out) == (2, "")
         assert told in err
-        for view in (*VIEWS, "film", "report"):
+        for view in (*VIEWS, "film", "curve", "report"):
             assert re.search(rf"^  {view} +[A-Z]", err, flags=re.MULTILINE), view
 
 

@@ -61,7 +61,8 @@ def test_a_run_goes_on_when_its_progress_cannot_be_written(tmp_path):
     (tmp_path / "a.txt").write_text("one two three\n" * 40, encoding="utf-8")
     options = "--steps 2 --depth 1 --d-model 16 --context 16 --threads 1"
     for number, stream in enumerate((">&-", ">/dev/full")):
-        shell(f"mingyue train a.txt --out r{number} {options} {stream}", cwd=tmp_path)
+        code, _, err = shell(f"mingyue train a.txt --out r{number} {options} {stream}", cwd=tmp_path)
+        assert code == 2 and one_error(err) and "standard output cannot be written" in err
         assert (tmp_path / f"r{number}" / "model" / "model.safetensors").is_file()
 
 

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from mingyue.cli import progress, screen
-from mingyue.cli.fitting import cells, fitting, fitting_line
 from mingyue.cli.live import Live
 from mingyue.cli.progress import RunScreen
+from mingyue.display.fitting import cells, fitting, fitting_line
 from mingyue.training import EvaluationReport, StepReport
 
 WIDTHS = (60, 80, 120)

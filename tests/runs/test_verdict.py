@@ -12,7 +12,8 @@ import pytest
 from mingyue.config import TrainSettings
 from mingyue.data import Baselines
 from mingyue.models import resolve_config
-from mingyue.runs.verdict import Outcome, judge, rates_to_try, with_repeats
+from mingyue.runs.verdict import Outcome, judge, rates_to_try, single_spaced, with_repeats
+from mingyue.scoring import copy_report
 from mingyue.training import Evaluation, TrainResult
 
 SIMPLE = Baselines(uniform=5.0, unigram=3.0, bigram=2.0, train_targets=1000, held_out_targets=100)
@@ -194,3 +195,44 @@ def test_the_rate_to_try_is_the_usual_one_or_a_third(given: dict[str, Any], expe
     config = resolve_config(settings.model, vocab_size=100, depth=2, context=16)
     assert config.d_model == 128
     assert rates_to_try(settings, config, 10).startswith(expected)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_runs_of_white_space_are_no_passages(size):
+    """T32: of a table or of indented text the longest passage would be its spaces."""
+    text = "one      two\n\n   three \t four   "
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    assert "".join(single_spaced(pieces)) == "one two\nthree four "
+    generated, training = "".join(single_spaced([" " * 40 + "ab"])), single_spaced(["xa", " " * 60, "b"])
+    assert len(copy_report([generated], training).longest) == 1
+
+
+def with_training(tmp_path: Path, loss: float, course: list[float], last: float, epochs: float) -> Outcome:
+    lines = [
+        {"event": "evaluate", "step": 10 * number, "tokens": 0, "seconds": 0.0, "heldout_loss": value}
+        for number, value in enumerate(course, 1)
+    ]
+    lines += [
+        {"event": "train", "step": step, "tokens": 0, "seconds": 0.0, "train_loss": value}
+        for step, value in ((1, 4.8), (100, last))
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    result = types.SimpleNamespace(evaluation=Evaluation(100 * loss, 100, 1.0), step=1000, weights_step=1000)
+    return judge(cast(TrainResult, result), tmp_path / "metrics.jsonl", SIMPLE, epochs=epochs)
+
+
+@pytest.mark.parametrize(
+    ("course", "last", "epochs", "advice"),
+    [
+        ([3.0, 2.0, 1.8, 1.5, 1.501], 1.0, 9.0, "more text, or --dropout 0.1"),
+        ([3.0, 2.0, 1.8, 1.5, 1.501], 1.5, 0.5, "more time. The run ended before"),
+        ([3.0, 2.0, 1.8, 1.5, 1.501], 1.5, 9.0, "a larger --depth"),
+        ([3.0, 2.0, 1.8, 1.6, 1.5], 1.5, 9.0, "was still falling"),
+        ([3.0, 2.0, 1.4, 1.5], 1.0, 9.0, "use more text"),
+    ],
+)
+def test_a_model_that_could_be_better_says_what_to_try(tmp_path, course, last, epochs, advice):
+    """Each case has its own advice, and only one."""
+    found = with_training(tmp_path, 1.5, course, last, epochs)
+    assert sum(advice in sentence for sentence in found.sentences) == 1
+    assert len(found.sentences) <= 3

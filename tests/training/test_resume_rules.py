@@ -62,7 +62,15 @@ def other_value(name, settings):
     if isinstance(value, float):
         return value / 2 if value else 0.125
     if value is None:
-        kinds = {"qk_norm": True, "tied_output": True, "field": "x", "encoding": "x", "out": "x", "dropout": 0.5}
+        kinds = {
+            "qk_norm": True,
+            "tied_output": True,
+            "field": "x",
+            "encoding": "x",
+            "out": "x",
+            "init": "x",
+            "dropout": 0.5,
+        }
         return (kinds | {"attention_dropout": 0.5, "initialisation": "xavier", "compile": True}).get(name, 1)
     return value + 1
 

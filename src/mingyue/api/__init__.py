@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mingyue.api.demo import TranslateDemo, text_demo, translate_demo
 from mingyue.api.info import Info, describe, info
-from mingyue.api.inspect import Inspection, inspect
-from mingyue.api.loading import load, load_either, load_translator, translates
+from mingyue.api.inspect import Inspection, curve, inspect
+from mingyue.api.loading import load, load_either, load_translator
 from mingyue.api.model import Model
 from mingyue.api.repetition import repetition
 from mingyue.api.run import processes_of_run, resume, train
@@ -13,6 +13,7 @@ from mingyue.api.translator import TranslationReport, Translator, one_line
 from mingyue.data import data_folder
 from mingyue.diagnostics import Diagnosis, diagnose
 from mingyue.runs import Outcome, RunResult, run_path
+from mingyue.runs.loading import translates
 
 
 def doctor() -> Diagnosis:
@@ -30,6 +31,7 @@ __all__ = [
     "TranslateDemo",
     "TranslationReport",
     "Translator",
+    "curve",
     "describe",
     "doctor",
     "info",

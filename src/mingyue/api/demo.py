@@ -38,7 +38,7 @@ _SMALL: dict[str, object] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TranslateDemo:
     """The result of the translation demonstration."""
 
@@ -46,6 +46,9 @@ class TranslateDemo:
     """The run."""
     test: tuple[tuple[str, str, str], ...]
     """(source, target, translation by the model) of unseen items."""
+
+    def __repr__(self) -> str:
+        return f"<mingyue.TranslateDemo: exact {self.exact:,} of {len(self.test):,}, {self.run!r}>"
 
     @property
     def exact(self) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from mingyue.api.inspected import subject_of
-from mingyue.api.loading import check_has_checkpoint, load_either
+from mingyue.api.loading import load_either
 from mingyue.errors import SettingsError
 from mingyue.inspection.film import FilmView, film_view
 from mingyue.inspection.frames import Frame, read_frames, take_frame
 from mingyue.paths import path_of
+from mingyue.runs.loading import check_has_checkpoint
 from mingyue.runs.watching import read_watched
 from mingyue.training import Checkpoints, RunFolder, read_log
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from mingyue.api.loading import load_either
 from mingyue.api.model import Model
 from mingyue.api.translator import Translator
 from mingyue.models import Sizes, sizes
+from mingyue.runs.initial import initial_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Info:
     """Content of training.json."""
     source_tokenizer: dict[str, Any] | None = None
     """Kind and size of the source vocabulary, where it is not shared."""
+    init: str | None = None
+    """The model that the run started from (`--init`), as its run.toml names it; None for a model folder alone."""
     notes: tuple[str, ...] = ()
     """Notes for the user, such as which checkpoint of a run was read."""
 
@@ -49,13 +52,14 @@ class Info:
             },
             "tokenizer": self.tokenizer,
             **source,
+            **({} if self.init is None else {"init": self.init}),
             "training": self.training,
         }
 
 
 def info(path: str | Path) -> Info:
     """Describe the model in a model folder or run folder, of either architecture. Raises as `load` does."""
-    return describe(load_either(path, device="cpu"))
+    return replace(describe(load_either(path, device="cpu")), init=initial_of(path))
 
 
 def describe(model: Model | Translator) -> Info:
@@ -64,4 +68,4 @@ def describe(model: Model | Translator) -> Info:
     if isinstance(model, Model):
         return Info(model.config.model_dump(), sizes(model.config), tokenizer, training, notes=model.loading_notes)
     source = None if model.config.source_vocab_size is None else model.source_tokenizer.describe()
-    return Info(model.config.model_dump(), sizes(model.config), tokenizer, training, source, model.loading_notes)
+    return Info(model.config.model_dump(), sizes(model.config), tokenizer, training, source, notes=model.loading_notes)

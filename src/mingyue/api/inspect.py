@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # view modules are imported when a view is made, so that trai
     from mingyue.inspection.attention import AttentionView
     from mingyue.inspection.command import Command, Progress
     from mingyue.inspection.contexts import ContextsView
+    from mingyue.inspection.curve import CurveView
     from mingyue.inspection.film import FilmView
     from mingyue.inspection.head import HeadView
     from mingyue.inspection.heads import HeadsView
@@ -81,6 +82,16 @@ def inspect(
             raise SettingsError("three texts are given for one pair", advice="Give a source and a target.")
         text = target if text is None else text
     return Inspection(opened, text, source, folder=folder, step=step)
+
+
+def curve(*runs: str | Path) -> CurveView:
+    """Losses, learning rates and speed of one or more runs, by steps, time and tokens, from their metrics.jsonl.
+
+    No model is loaded, so a run may be in progress. Raises `SettingsError` for a folder without the log of a run.
+    """
+    from mingyue.inspection.curve import curve_view
+
+    return curve_view(runs)
 
 
 class Inspection(InspectedModel):
@@ -216,6 +227,15 @@ class Inspection(InspectedModel):
         are taps or patterns. `patching` is the same without defaults.
         """
         return self.view("patch", other=other, answer=answer, instead=instead, tap=tap, position=position)
+
+    def curve(self, *others: str | Path) -> CurveView:
+        """The training curves of the run, in one picture with those of `others`; see `mingyue.curve`.
+
+        Raises `SettingsError` for a model that was not loaded from the folder of a run.
+        """
+        if self.folder is None:
+            raise SettingsError("training curves are those of a run", advice="Give the folder of the run.")
+        return curve(self.folder, *others)
 
     def film(self) -> FilmView:
         """The text at every watched step of the run, and at every kept checkpoint; default: the watched text.

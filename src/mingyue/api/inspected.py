@@ -14,6 +14,7 @@ from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection import Reading, Subject
 from mingyue.inspection.run_texts import RunTexts
 from mingyue.paths import path_of
+from mingyue.reprs import facts_html, shortened
 from mingyue.training import RunFolder
 from mingyue.words import Words
 
@@ -49,8 +50,18 @@ class InspectedModel:
         self._text, self._source = text, source
 
     def __repr__(self) -> str:
-        text = f" reading {self._text if self._source is None else self._source!r}" if self._has_text else ""
-        return f"<mingyue.Inspection of {self.model!r}{text}>"
+        text = self._text if self._source is None else self._source
+        reading = "" if text is None or not self._has_text else f" reading {shortened(text)}"
+        return f"<mingyue.Inspection of {self.model!r}{reading}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the model, the text, and how to look at them."""
+        text = self._text if self._source is None else self._source
+        facts: dict[str, object] = {"model": repr(self.model)}
+        if self._has_text and text is not None:
+            facts["text"] = shortened(text)
+        facts["views"] = ".attention()  .lens()  .surprise()  .heads()  .trace()  .curve()  .report(…)"
+        return facts_html("mingyue.Inspection", facts)
 
     @cached_property
     def subject(self) -> Subject:

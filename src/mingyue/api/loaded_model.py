@@ -13,6 +13,8 @@ from mingyue.bundle import Bundle
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.config.base import Settings
 from mingyue.models import DecoderOnly, EncoderDecoder
+from mingyue.models.sizes import sizes
+from mingyue.reprs import facts_html
 from mingyue.runtime import Runtime
 
 ConfigType = TypeVar("ConfigType", ModelConfig, EncoderDecoderConfig)
@@ -82,9 +84,28 @@ class LoadedModel(Generic[ConfigType, ModuleType]):
         config, tokenizer = self.config, self.tokenizer
         encoder = f"{config.n_encoder_layers}+" if isinstance(config, EncoderDecoderConfig) else ""
         return (
-            f"<mingyue.{type(self).__name__}: {encoder}{config.n_layers} layers, width {config.d_model}, "
+            f"<mingyue.{type(self).__name__}: depth {encoder}{config.n_layers}, width {config.d_model}, "
             f"context {config.context}, {tokenizer.kind} tokenizer of {tokenizer.vocab_size}>"
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: sizes, parts and training."""
+        config, training = self.config, self.training
+        encoder = f"{config.n_encoder_layers} + " if isinstance(config, EncoderDecoderConfig) else ""
+        facts: dict[str, object] = {
+            "parameters": f"{sizes(config).parameters:,}",
+            "layers": f"{encoder}{config.n_layers}",
+            "width": f"{config.d_model:,}",
+            "heads": f"{config.n_heads} × {config.d_head}",
+            "positions": config.positions,
+            "context": f"{config.context:,}",
+            "tokenizer": f"{self.tokenizer.kind}, ids: {self.tokenizer.vocab_size:,}",
+        }
+        if isinstance(training.get("steps"), int):
+            facts["trained"] = f"steps: {training['steps']:,}"
+        if isinstance(training.get("heldout_loss"), float):
+            facts["held-out loss"] = f"{training['heldout_loss']:.4f} nats per token"
+        return facts_html(f"mingyue.{type(self).__name__}", facts)
 
 
 def merge_settings(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 
 from mingyue.api.caller import speaks_python
 from mingyue.config import NonNegative, RunSettings, TrainSettings, checked
+from mingyue.display.default import default_display
 from mingyue.paths import path_of
 from mingyue.runs import RunResult, new_run, resumed_run
+from mingyue.runtime import processes
 from mingyue.training import Clock, Observer, RunFolder, changed_settings
 
 _SEVERAL = ("sources", "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs")
@@ -23,13 +26,15 @@ def train(
 
     Where a setting is a name of a file or folder, a `Path` is one too; a single name stands for a list of one.
 
-    `observer` receives the events of the run; `waited` are seconds that the user has already waited (a budget in
-    minutes includes them). Under torchrun every process calls this with the same arguments and has the same result;
-    only the observer of rank 0 is used. Raises `MingyueError` of every kind; what was saved before stays intact.
+    `observer` receives the events of the run. None: the run is shown, in a notebook below the cell, else on standard
+    error (a bar on a terminal, plain lines elsewhere); `mingyue.Observer()` shows nothing. `waited` are seconds that
+    the user has already waited (a budget in minutes includes them). Under torchrun every process calls this with the
+    same arguments and has the same result; only the observer of rank 0 is used. Raises `MingyueError` of every kind;
+    what was saved before stays intact.
     """
     clock = Clock(checked("waited", waited, NonNegative))
     named = {name: _names(name, value) for name, value in given.items()}
-    with new_run((settings or TrainSettings()).with_flat(**named), observer, clock) as run:
+    with shown(observer) as display, new_run((settings or TrainSettings()).with_flat(**named), display, clock) as run:
         return run.train()
 
 
@@ -44,12 +49,22 @@ def resume(
 ) -> RunResult:
     """Resume a run from its latest checkpoint. `changes` (or keyword arguments) are settings that differ from here on.
 
-    A change takes effect, with a note, or is refused with `SettingsError`. Raises `CheckpointError` for a folder
-    without a run, or without an intact checkpoint.
+    A change takes effect, with a note, or is refused with `SettingsError`. `observer` is as for `train`. Raises
+    `CheckpointError` for a folder without a run, or without an intact checkpoint.
     """
     clock = Clock(checked("waited", waited, NonNegative))
-    with resumed_run(path_of(folder), {**(changes or {}), **given}, observer, clock) as run:
+    with shown(observer) as display, resumed_run(path_of(folder), {**(changes or {}), **given}, display, clock) as run:
         return run.train()
+
+
+@contextmanager
+def shown(observer: Observer | None) -> Generator[Observer]:
+    """`observer`, or the default display if it is None, which is then removed at the end."""
+    if observer is not None or processes().rank:
+        yield observer or Observer()
+        return
+    with default_display() as display:
+        yield display
 
 
 def processes_of_run(folder: str | Path, changes: dict[str, object]) -> RunSettings:

@@ -19,6 +19,7 @@ from mingyue.errors import DataError, GenerationError
 from mingyue.generation import Translation, translate
 from mingyue.generation.translating import Progress
 from mingyue.models import EncoderDecoder
+from mingyue.reprs import facts_html
 from mingyue.runtime import Runtime
 from mingyue.scoring import TranslationScores, translation_scores
 from mingyue.training import Evaluation, evaluate
@@ -26,7 +27,7 @@ from mingyue.training import Evaluation, evaluate
 _MAX_TOKENS = 1 << 12  # padded tokens of the longer side in one forward pass of the loss
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TranslationReport:
     """How well a model translates a test set."""
 
@@ -57,6 +58,24 @@ class TranslationReport:
     def bits_per_byte(self) -> float:
         """Bits per UTF-8 byte of the references: comparable between tokenizers."""
         return math.nan if self.evaluation is None else self.evaluation.bits_per_byte
+
+    def __repr__(self) -> str:
+        return f"<mingyue.TranslationReport: {', '.join(f'{name} {value}' for name, value in self.facts().items())}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the scores."""
+        return facts_html("TranslationReport", self.facts())
+
+    def facts(self) -> dict[str, object]:
+        """The most important numbers, by name."""
+        scores = self.scores
+        return {
+            "lines": f"{self.lines:,}",
+            "BLEU": f"{scores.bleu:.2f}",
+            "chrF": f"{scores.chrf:.2f}",
+            "exact": f"{scores.exact:.1%}",
+            "loss": f"{self.loss:.4f}",
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, without the hypotheses; NaN becomes None."""

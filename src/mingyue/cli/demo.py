@@ -60,13 +60,22 @@ def demo(
     if code == INTERRUPTED:
         return code
     total = len(result.test)
-    write(f"\n{result.exact:,} of {total:,} unseen items are exactly right ({result.exact / total:.1%}). Examples:\n")
-    for source, _, translation in result.test[:_MAX_SHOWN]:
-        write(f"    {source} → {translation}\n")
-    if result.wrong:
-        write("Some of the wrong ones:\n" if len(result.wrong) > _MAX_WRONG else "The wrong ones:\n")
-        for source, target, translation in result.wrong[:_MAX_WRONG]:
-            write(f"    {source} → {translation}, not {target}\n")
+    write(f"\n{result.exact:,} of {total:,} unseen items are exactly right ({result.exact / total:.1%}).\n")
+    write(f"The first {min(total, _MAX_SHOWN)}, ✓ right, ✗ wrong:\n")
+    for item in result.test[:_MAX_SHOWN]:
+        write(_item(*item))
+    others = [item for item in result.wrong if item not in result.test[:_MAX_SHOWN]]
+    if others:
+        write(f"Other wrong ones, {min(len(others), _MAX_WRONG):,} of {len(others):,}:\n")
+        for item in others[:_MAX_WRONG]:
+            write(_item(*item))
     folder = shlex.quote(str(result.run.folder))
     write(f"Now try: mingyue translate {folder} --text 'the third of March, 1987' --text 二〇二四年十二月三十一日\n")
     return OK
+
+
+def _item(source: str, target: str, translation: str) -> str:
+    """A line about one item: its translation, and the right one where that is another."""
+    if translation == target:
+        return f"    ✓ {source} → {translation}\n"
+    return f"    ✗ {source} → {translation} (right: {target})\n"

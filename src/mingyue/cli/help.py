@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts.help import DefaultFormatter
 from rich.text import Text
 
-from mingyue.cli.wrapping import Wrapped
+from mingyue.display.wrapping import Wrapped
 from mingyue.words import dictionary, interface_language, tr
 
 if TYPE_CHECKING:

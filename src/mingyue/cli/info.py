@@ -38,6 +38,7 @@ def info(
         ("Compute and memory", _costs(found)),
         ("Source tokenizer", _pairs(found.source_tokenizer or {})),
         ("Tokenizer", _pairs(found.tokenizer)),
+        ("Started from", _pairs({} if found.init is None else {"init": found.init})),
         ("Training", _pairs(found.training)),
     ):
         if rows.row_count:

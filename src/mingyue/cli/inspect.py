@@ -45,6 +45,7 @@ VIEWS: dict[str, tuple[str, str]] = {
         f"{_POEM} --other 窗前明月光",
     ),
     "film": ("Attention and predictions step by step, of a run trained with --watch.", "--out film.html"),
+    "curve": ("Losses, learning rates and speed of one or more runs.", "runs/other --out curve.html"),
     "report": ("A page with the main views of a text.", _POEM),
 }
 """The views: a line about each, and the options of an example. `mingyue.inspection` has a module for each."""
@@ -57,6 +58,7 @@ _ANY_WIDTH = 10_000
 _ENDINGS = (".html", ".png", ".svg", ".json")
 
 _MODEL = "Run folder or model folder."
+_RUNS = "Run folders; several are drawn in the same pictures."
 _OUT = "File to write: .html (one offline page), .png, .svg or .json."
 _PAGE = "File to write, .html. [default: named after the model]"
 _JSON = "Print the arrays by name as JSON instead of tables."
@@ -83,8 +85,8 @@ def __getattr__(name: str) -> Callable[..., None]:
 
     command = view_command(name)
 
-    def look(folder: str, /, **given: object) -> None:
-        _inspect(name, command, folder, given)
+    def look(*folders: str, **given: object) -> None:
+        _inspect(name, command, folders, given)
 
     hidden = {option.name: option for other in VIEWS for option in view_command(other).options}
     shown = {option.name: option for option in command.options}
@@ -92,17 +94,24 @@ def __getattr__(name: str) -> Callable[..., None]:
     options += [_parameter(option, show=False) for key, option in hidden.items() if key not in shown]
     look.__signature__ = signatures.Signature(  # type: ignore[attr-defined]
         [
-            signatures.Parameter(
-                "model", signatures.Parameter.POSITIONAL_ONLY, annotation=Annotated[str, Parameter(help=_MODEL)]
-            ),
+            _positional(command),
             *options,
             _keyword("out", str | None, _PAGE if command.make is None else _OUT),
             _keyword("json", bool, _JSON, default=False, show=command.make is not None),
-            _keyword("device", str | None, _DEVICE),
-            _keyword("threads", Workers | None, _THREADS),
+            _keyword("device", str | None, _DEVICE, show=command.texts != "runs"),
+            _keyword("threads", Workers | None, _THREADS, show=command.texts != "runs"),
         ]
     )
     return look
+
+
+def _positional(command: Command) -> signatures.Parameter:
+    """The model, or (of the view of training curves) any number of runs."""
+    if command.texts == "runs":
+        annotation = Annotated[str, Parameter(help=_RUNS)]
+        return signatures.Parameter("runs", signatures.Parameter.VAR_POSITIONAL, annotation=annotation)
+    annotation = Annotated[str, Parameter(help=_MODEL)]
+    return signatures.Parameter("model", signatures.Parameter.POSITIONAL_ONLY, annotation=annotation)
 
 
 def _parameter(option: Option, *, show: bool = True) -> signatures.Parameter:
@@ -163,9 +172,12 @@ def _old_order(view: str) -> int:
     return main([*given[: verb + 1], view, *given[verb + 1 :]])
 
 
-def _inspect(view: str, command: Command, model: str, given: Mapping[str, Any]) -> None:
+def _inspect(view: str, command: Command, folders: Sequence[str], given: Mapping[str, Any]) -> None:
     """Make the view, print its tables, write it where that is asked for."""
     _refuse_unused(view, command, given)
+    if command.texts == "runs":
+        return _inspect_runs(view, command, folders, given)
+    (model,) = folders
     out: str | None = given.get("out")
     files, json = given.get("file") or [], bool(given.get("json"))
     if command.make is None and out is None:
@@ -208,6 +220,24 @@ def _inspect(view: str, command: Command, model: str, given: Mapping[str, Any]) 
         print_note(note)
     if found is not None:
         _print(found, words, json=json)
+    _say_written(out, json=json)
+
+
+def _inspect_runs(view: str, command: Command, runs: Sequence[str], given: Mapping[str, Any]) -> None:
+    """The same for a view of runs, which loads no model."""
+    from mingyue import api
+
+    out: str | None = given.get("out")
+    _check_out(view, command, out, runs)
+    words = interface_language()
+    found = api.curve(*runs)
+    for note in [] if out is None else found.save(out, words):
+        print_note(note)
+    _print(found, words, json=bool(given.get("json")))
+    _say_written(out, json=bool(given.get("json")))
+
+
+def _say_written(out: str | None, *, json: bool) -> None:
     if out is not None:
         print_note(f"Written: {out}.") if json else write(f"Written: {out}\n")
 
@@ -234,14 +264,16 @@ def _refuse_unused(view: str, command: Command, given: Mapping[str, Any]) -> Non
     """Raise `SettingsError` for an option of other views: what is asked for is never ignored."""
     from mingyue.api.inspect import view_command
 
-    own = {option.name for option in command.options} | {"out", "device", "threads"}
+    own = {option.name for option in command.options} | {"out"}
+    own |= {"device", "threads"} if command.texts != "runs" else set()
     own |= {"json"} if command.make is not None else set()
     for name in given:
         if name not in own:
             others = [
                 other
                 for other in VIEWS
-                if name == "json" or name in {option.name for option in view_command(other).options}
+                if name in ("json", "device", "threads")
+                or name in {option.name for option in view_command(other).options}
             ]
             raise SettingsError(
                 f"the view {view} has no use for --{name}",

@@ -59,7 +59,7 @@ def show(content: RenderableType, droppable: Collection[str] = ()) -> None:
     """Print a table or styled text as a result; the last columns of `droppable` are left out where they do not fit."""
     from rich.table import Table
 
-    from mingyue.cli.fitting import fit_table
+    from mingyue.display.fitting import fit_table
 
     console = stdout()
     if isinstance(content, Table):

@@ -23,7 +23,8 @@ def show_result(result: RunResult) -> int:
         return INTERRUPTED
     for text in outcome.texts[:_SHOWN]:
         write("\nGenerated text:\n" + "".join(f"    {line}\n" for line in text.strip("\n").split("\n")))
-    write(f"\nVerdict: {outcome.verdict}.\n")
+    course = result.describe_course()
+    write(f"\nVerdict: {outcome.verdict}.\n" if course is None else f"\n{course}\nVerdict: {outcome.verdict}.\n")
     write("".join(f"{sentence}\n" for sentence in outcome.sentences))
     if outcome.copying is not None:
         write("".join(f"{line}\n" for line in outcome.copying.describe()))

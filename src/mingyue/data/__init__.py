@@ -14,7 +14,7 @@ from mingyue.data.fetch import data_folder
 from mingyue.data.order import PairOrder, SampleOrder
 from mingyue.data.pair_prepare import load_pairs, prepare_pairs
 from mingyue.data.pairs import Pair, read_lines, read_pairs
-from mingyue.data.prepare import load_corpus, prepare_corpus
+from mingyue.data.prepare import KeptVocabulary, load_corpus, prepare_corpus
 from mingyue.data.reading import Document, read_documents
 from mingyue.data.report import PairReport, Progress, ReadReport
 from mingyue.data.tokens import TokenShards, TokenWriter
@@ -41,6 +41,7 @@ __all__ = [
     "CorpusStatus",
     "Document",
     "Fit",
+    "KeptVocabulary",
     "Pair",
     "PairBatch",
     "PairCorpus",

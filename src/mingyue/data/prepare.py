@@ -24,11 +24,20 @@ from mingyue.data.tokens import SHARD_TOKENS, TokenShards, TokenWriter, check_di
 from mingyue.data.unseen import begin_id, from_ranges, to_ranges, unseen_ids
 from mingyue.files import write_text_atomically
 from mingyue.parsing import as_record
-from mingyue.text import Tokenizer, make_tokenizer
+from mingyue.text import Tokenizer, make_tokenizer, missing_characters
 from mingyue.words import tr
 
 _BEGINNING = 1 << 20  # tokens of a text that show how its lines end
 _SHOWN = 1 << 18  # characters of a text whose encoding is worth showing in steps
+
+
+@dataclass(frozen=True)
+class KeptVocabulary:
+    """The vocabulary of a model that is trained further."""
+
+    tokenizer: Tokenizer
+    unseen: tuple[int, ...]
+    """Ids that its training so far never used: those that the new text uses are no longer unseen."""
 
 
 @dataclass
@@ -47,6 +56,7 @@ def prepare_corpus(
     tokenizer_settings: TokenizerSettings,
     folder: Path,
     *,
+    kept: KeptVocabulary | None = None,
     context_hint: int | None = None,
     progress: Progress | None = None,
     memory_bytes: int = MEMORY_BYTES,
@@ -57,7 +67,8 @@ def prepare_corpus(
     The last `held_out` share of the characters is held out, of several files that of each (`data.holdout`). Each
     document is BOS, its tokens, EOS; one that is cut in two ends its training part without EOS and begins its held-out
     part without BOS (or with one, behind other held-out text). A folder that was prepared from the same sources (path,
-    size, time of change) and settings is used again. `context_hint`: adds the notes of
+    size, time of change) and settings is used again. `kept`: a vocabulary that is used instead of a new one; the report
+    says what it lacks. `context_hint`: adds the notes of
     `fit_context` for that context to the report. `memory_bytes`: text beyond it is kept in a temporary file.
 
     Raises `DataError`, `TokenizerError`, `SettingsError`, `MissingExtraError`.
@@ -69,8 +80,14 @@ def prepare_corpus(
         with PieceStore(folder, memory_bytes=memory_bytes) as store:
             splits = _read(settings, store, report, progress)
             merging = None if progress is None else partial(progress, "merging")
-            texts = _training_texts(store, splits, progress)
-            tokenizer = make_tokenizer(tokenizer_settings, texts, progress=merging)
+            if kept is None:
+                texts = _training_texts(store, splits, progress)
+                tokenizer = make_tokenizer(tokenizer_settings, texts, progress=merging)
+            else:
+                tokenizer = kept.tokenizer
+                missing = missing_characters(tokenizer, (text for text, _, _, _ in store)).describe()
+                if missing is not None:
+                    report.note(missing)
             write_text_atomically(folder / TOKENIZER, tokenizer.to_json())
             with (
                 prepared.writer("train", tokenizer, shard_tokens) as train,
@@ -81,14 +98,17 @@ def prepare_corpus(
         report.train_tokens, report.held_out_tokens = train.tokens, held_out.tokens
         report.held_out_characters, report.vocab_size = counts.held_out_characters, tokenizer.vocab_size
         _note_repeats(counts, report)
+        unseen = unseen_ids(train.counts, tokenizer.special_ids)
+        if kept is not None:
+            unseen = tuple(sorted(set(unseen) & set(kept.unseen)))
         return {
             "files": {part: [path.name for path in paths] for part, paths in files.items()},
             "counts": asdict(counts),
-            "unseen": to_ranges(unseen_ids(train.counts, tokenizer.special_ids)),
+            "unseen": to_ranges(unseen),
             "report": report.to_dict(),
         }
 
-    tokenizer, corpus, report = prepared.prepare(_key(settings, tokenizer_settings), make, load_corpus)
+    tokenizer, corpus, report = prepared.prepare(_key(settings, tokenizer_settings, kept), make, load_corpus)
     if context_hint is not None:
         for note in fit_context(corpus, context_hint).notes:
             report.note(note)
@@ -133,7 +153,7 @@ def _prepared(folder: Path) -> PreparedFolder:
     return PreparedFolder(folder, "corpus.json", "text", ("train", "held_out"))
 
 
-def _key(settings: DataSettings, tokenizer: TokenizerSettings) -> str | None:
+def _key(settings: DataSettings, tokenizer: TokenizerSettings, kept: KeptVocabulary | None) -> str | None:
     """The key of sources and settings; None if a source is a pipe, whose content cannot be known beforehand."""
     sources = identity_of(expand_sources(settings.sources, ReadReport(), with_field=settings.field is not None))
     if sources is None:
@@ -141,7 +161,9 @@ def _key(settings: DataSettings, tokenizer: TokenizerSettings) -> str | None:
     how = settings.model_dump(exclude={"sources", "attend_across_documents"})
     identity: list[object] = [FORMAT, sources, how, tokenizer.model_dump()]
     if len(sources) > 1:
-        identity.append(tr("held out of each file"))  # older versions took the end of the last one
+        identity.append("held out of each file")  # older versions took the end of the last one
+    if kept is not None:
+        identity.append([kept.tokenizer.fingerprint, to_ranges(kept.unseen)])
     return key_of(identity, tokenizer)
 
 

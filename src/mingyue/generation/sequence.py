@@ -11,6 +11,7 @@ from torch import Tensor
 from mingyue.config import GenerateSettings
 from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.stopping import StopTexts
+from mingyue.reprs import shortened, text_html
 from mingyue.text.utf8 import BOUNDARY
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 Stop = Literal["end", "stop text", "length"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Generation:
     """A generated text."""
 
@@ -41,6 +42,13 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        return f"<mingyue.Generation: {shortened(self.prompt, 20)} + {shortened(self.text)}, stop {self.stop}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the whole text, and why it ends."""
+        return text_html(self.prompt + self.text, f"tokens: {len(self.ids):,}, stop: {self.stop}")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from mingyue.generation.evaluating import evaluating
 from mingyue.generation.hypotheses import Hypothesis, SourceBatch
 from mingyue.generation.translation_sampling import sample_translations
 from mingyue.nn import Taps, for_inference
+from mingyue.reprs import shortened, text_html
 
 if TYPE_CHECKING:
     from mingyue.models import EncoderDecoder
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Translation:
     """A translation of one line."""
 
@@ -55,6 +56,14 @@ class Translation:
         else:
             values["alignment"] = self.alignment.tolist()
         return values
+
+    def __repr__(self) -> str:
+        cut = "" if self.finished else ", cut at the length limit"
+        return f"<mingyue.Translation: {shortened(self.text)}, log P {self.log_prob:.2f}{cut}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the translation, and its log P."""
+        return text_html(self.text, f"log P {self.log_prob:.2f}" + ("" if self.finished else " (cut)"))
 
 
 def translate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, get_origin
 
 import numpy as np
@@ -104,6 +105,15 @@ class Inspected(Protocol):
         """The text at every recorded step of the run."""
         ...
 
+    def curve(self, *others: str | Path) -> View:
+        """The training curves of the run, and of other ones."""
+        ...
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the model was loaded from; None for one that was loaded before."""
+        ...
+
 
 @dataclass(frozen=True)
 class Command:
@@ -113,9 +123,10 @@ class Command:
     """Makes the view, with the view's own options as keyword arguments; what comes before them depends on `texts`.
     None: a page of many views, which `mingyue.Inspection.report` writes."""
     options: tuple[Option, ...]
-    texts: Literal["none", "one", "compared", "optional", "any number"] = "one"
+    texts: Literal["none", "one", "compared", "optional", "any number", "runs"] = "one"
     """How many texts are read, and what `make` takes: none: (subject); one: (subject, reading); compared: (subject)
-    and all texts as `texts`; optional: (inspected); any number: (inspected) and all texts but the first as `texts`."""
+    and all texts as `texts`; optional: (inspected); any number: (inspected) and all texts but the first as `texts`;
+    runs: the folders of runs, without a model."""
     any_length: bool = False
     """Whether a text may be longer than the context."""
     slow: bool = False
@@ -132,6 +143,8 @@ class Command:
         for option in self.options:
             if option.name in options and get_origin(option.type) is Annotated:
                 checked(option.name, options[option.name], option.type | None)
+        if self.texts == "runs":
+            return inspected.curve()
         if self.texts in ("none", "compared"):
             return self.make(inspected.subject, **options)
         if self.texts in ("optional", "any number"):

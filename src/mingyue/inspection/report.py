@@ -13,6 +13,7 @@ from mingyue.errors import GenerationError
 from mingyue.inspection.attended import attended_view
 from mingyue.inspection.attention import attention_view
 from mingyue.inspection.command import ONE_TEXT, SEED, Command, Inspected, Option, Progress
+from mingyue.inspection.curve import has_log
 from mingyue.inspection.heads import MOST_TOKENS, heads_view
 from mingyue.inspection.lens import lens_view
 from mingyue.inspection.logits import logits_view
@@ -126,6 +127,14 @@ _HEADS = {
             "余弦远低于 1，说明模型区分了这些用法；可与随机 token 对的范围比较。",
         ),
     ),
+    "curve": _Head(
+        Words("Training", "训练过程"),
+        Words(
+            "The losses of the run that made this model: on the text that it was trained on, and on text that was held "
+            "out. If only the first one falls, the model memorises its text.",
+            "训练出这个模型的那次训练的损失：在训练文本上的，和在留出文本上的。如果只有前者下降，模型是在背诵文本。",
+        ),
+    ),
     "trace": _Head(
         Words("Every step", "每一步"),
         Words(
@@ -168,6 +177,8 @@ def write_report(
         ("vectors", lambda: _vectors(subject, reading, word, seed)),
         ("trace", lambda: _both(_shown(trace_view(subject, reading)))),
     ]
+    if inspected.folder is not None and has_log(inspected.folder):
+        plans.append(("curve", lambda: _both(_shown(inspected.curve(), tables=1))))
     sections, notes = [_first(subject, reading, remarks)], list[Words]()
     for number, (anchor, look) in enumerate(plans):
         if progress is not None:

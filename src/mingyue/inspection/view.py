@@ -20,6 +20,13 @@ class View(ABC):
 
     title: Words
 
+    def __init_subclass__(cls) -> None:
+        """Keep the short repr: that of a dataclass would print every array."""
+        setattr(cls, "__repr__", View.__repr__)  # noqa: B010  (a type checker refuses the assignment)
+
+    def __repr__(self) -> str:
+        return f"<mingyue.{type(self).__name__}: {self.title.en}>"
+
     @abstractmethod
     def charts(self, language: Language = "en") -> list[Chart]:
         """Images, with titles and labels in that language."""

@@ -4,7 +4,8 @@
 """
 
 from mingyue.runs.paths import run_path
-from mingyue.runs.run import Run, RunResult
+from mingyue.runs.result import RunResult
+from mingyue.runs.run import Run
 from mingyue.runs.run_config import pair_config, run_config
 from mingyue.runs.start import new_run, resumed_run
 from mingyue.runs.verdict import Outcome

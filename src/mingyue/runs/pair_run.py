@@ -112,7 +112,7 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         steps = batches.sizes.windows
         return [
             f"model: {counted.parameters:,} parameters ({counted.parameters_without_embeddings:,} in the blocks): "
-            f"{config.n_encoder_layers} + {config.n_layers} layers, width {config.d_model}, {config.n_heads} heads of "
+            f"depth {config.n_encoder_layers} + {config.n_layers}, width {config.d_model}, heads {config.n_heads} × "
             f"{config.d_head}, {config.positions} positions, norms {config.norm_placement} "
             f"({self.settings.model.preset})",
             f"each step: about {len(self.corpus.train) / steps:.0f} pairs, {batches.sizes.step_tokens:,} target "
@@ -148,6 +148,7 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
             callbacks.measure = lambda: self._measure_bleu(model)
             callbacks.select = "bleu" if self.settings.pairs.select == "bleu" else None
         if self._shown:
+            callbacks.shows_last = True
             callbacks.sample = lambda: self._translations(model)
 
     def judge(self, result: TrainResult) -> Outcome:

@@ -6,16 +6,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
 from mingyue import __version__
-from mingyue.bundle import add_to_training, save_bundle
+from mingyue.bundle import add_to_training, read_training, save_bundle
 from mingyue.config import DEFAULT_MINUTES, EncoderDecoderConfig, ModelConfig, TrainSettings
+from mingyue.errors import MingyueError
 from mingyue.inspection import Subject
-from mingyue.models import Transformer, build_model, empty_model, make_model
+from mingyue.models import Transformer, build_model, empty_model, make_model, read_weights_file
+from mingyue.runs.result import RunResult
 from mingyue.runs.verdict import Outcome, rates_to_try
 from mingyue.runs.watching import Watcher, check_watched
 from mingyue.runtime import Runtime, processes
@@ -32,14 +33,15 @@ from mingyue.training import (
     measure_peak,
     read_log,
 )
+from mingyue.training.comparing import Comparison, describe_comparison
 from mingyue.training.distributed import Ranks
 from mingyue.training.log import summary_writer
 from mingyue.training.memory import MicroBatch, step_memory
 from mingyue.training.memory_check import check_memory, free_memory
 from mingyue.training.names import clean_state
+from mingyue.training.observer import Former
 from mingyue.training.prepare import compiles, weights_seed
 from mingyue.training.reports import attempt
-from mingyue.training.sizing import EFFICIENCY
 from mingyue.training.threads import Measured, ThreadWatch, are_chosen, choose_threads
 
 Config = TypeVar("Config", ModelConfig, EncoderDecoderConfig)
@@ -47,22 +49,6 @@ Batches = TypeVar("Batches", bound=BatchSource)
 T = TypeVar("T")
 
 _ENDING = 2.0  # seconds for the bundle, the last texts and the copy report
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """The result of a run."""
-
-    folder: Path
-    """The run folder."""
-    model_folder: Path
-    """The model folder."""
-    training: TrainResult
-    """Steps, tokens, the final evaluation."""
-    outcome: Outcome
-    """The verdict, in words, and the reports on copying and repetition."""
-    of_pairs: bool = False
-    """Whether the model is an encoder-decoder model, trained on pairs."""
 
 
 @dataclass(kw_only=True)
@@ -97,9 +83,9 @@ class Run(ABC, Generic[Config, Batches]):
     source_tokenizer: Tokenizer | None = None
     """Of pairs, that of the source side."""
     starts_with_bos: bool = False
+    """Whether a text starts with the BOS token."""
     unseen: tuple[int, ...] = ()
     """Ids that do not occur in the training text (the targets, for pairs)."""
-    """Whether a text starts with the BOS token."""
 
     def __init__(self, settings: TrainSettings, context: RunContext) -> None:
         self.settings = settings
@@ -160,7 +146,7 @@ class Run(ABC, Generic[Config, Batches]):
     def train(self) -> RunResult:
         """Train to the end (or until stopped), judge the model, and save it as a bundle."""
         context, ranks = self.context, self.context.ranks
-        model = self._make_model()
+        model = self.make_model()
         threads = self._thread_watch(model)
         settings = self.settings
         callbacks = Callbacks(
@@ -171,6 +157,8 @@ class Run(ABC, Generic[Config, Batches]):
             peak_flops=context.peak,
             watch=self._watcher(model),
             threads=threads,
+            compare=self.comparison(),
+            former=self._former(),
         )
         self.add_callbacks(callbacks, model)
         with StopRequests() as stop:
@@ -187,19 +175,23 @@ class Run(ABC, Generic[Config, Batches]):
             )
             result = trainer.train()
         model.eval()
-        outcome = ranks.on_main(lambda: self._hand_over(model, result)) or Outcome("not measured", ())
+        outcome = ranks.on_main(lambda: self._hand_over(model, result, callbacks.former)) or Outcome("not measured", ())
         verdict, sentences, texts = ranks.share(lambda: (outcome.verdict, outcome.sentences, outcome.texts))
         if not ranks.is_main:
             outcome = Outcome(verdict, tuple(sentences), tuple(texts))
         return RunResult(context.folder.path, context.folder.model, result, outcome, of_pairs=self.of_pairs)
 
-    def _make_model(self) -> Transformer:
+    def make_model(self) -> Transformer:
         """The model with its initial weights; in a sharded run without any, so that no rank has to hold them all."""
         settings, context = self.settings, self.context
         if settings.run.parallel == "sharded" and context.ranks.size > 1:
             with torch.device("meta"):
                 return make_model(self.config)
         return build_model(self.config, seed=weights_seed(settings)).to(context.runtime.device)
+
+    def comparison(self) -> Comparison | None:
+        """Held-out texts whose loss is measured before and after: none, but for a run that starts from a model."""
+        return None
 
     def _thread_watch(self, model: Transformer) -> ThreadWatch | None:
         """Choose the number of threads of a new run by measuring, and record it; returns who looks at it again.
@@ -236,8 +228,48 @@ class Run(ABC, Generic[Config, Batches]):
         tokenizers = (self.tokenizer, self.source_tokenizer)
         return Subject(model, *tokenizers, starts_with_bos=self.starts_with_bos, unseen=self.unseen)
 
-    def _hand_over(self, model: Transformer, result: TrainResult) -> Outcome:
-        """Write the bundle, then judge the model: no failure of a report can cost the model."""
+    def _former(self) -> Former | None:
+        """The model that this run had when it ended, if it was resumed with a larger budget; the same on every rank."""
+        context = self.context
+        if not context.resume or (self.settings.run.parallel == "sharded" and context.ranks.size > 1):
+            return None
+        step = context.ranks.share(self._former_step)
+        weights = context.folder.model / "model.safetensors"
+        return None if step is None else Former(step, lambda: read_weights_file(weights))
+
+    def _former_step(self) -> int | None:
+        folder = self.context.folder.model
+        try:
+            card = read_training(folder) if folder.is_dir() else {}
+        except MingyueError:  # damaged: it will be written again
+            return None
+        step, ends = (
+            card.get("steps"),
+            [line for line in read_log(self.context.folder.metrics) if line["event"] == "end"],
+        )
+        reason = card.get(
+            "reason", ends[-1].get("reason") if ends else None
+        )  # earlier versions have it in the log only
+        if reason not in ("finished", "patience") or not isinstance(step, int):
+            return None
+        self.context.observer.on_note(
+            f"The run had ended: its model, of step {step:,}, stays in {folder} until the longer run has ended, and is "
+            "kept if that ends worse."
+        )
+        return step
+
+    def _hand_over(self, model: Transformer, result: TrainResult, former: Former | None) -> Outcome:
+        """Write the bundle, then judge the model: no failure of a report can cost the model.
+
+        A run that ended before and is stopped now keeps the model that it had.
+        """
+        if former is not None and result.reason == "stopped":
+            self.context.observer.on_note(
+                f"The model in {self.context.folder.model} is still that of step {former.step:,}."
+            )
+            return Outcome("not measured", ())
+        stage = self.context.observer.on_progress
+        stage("saving the model", 0, 0)
         shared = self.source_tokenizer is self.tokenizer
         self.context.folder.check_in_place()
         save_bundle(
@@ -248,12 +280,18 @@ class Run(ABC, Generic[Config, Batches]):
             self._card(result),
             source_tokenizer=None if shared else self.source_tokenizer,
         )
-        outcome = self.attempt("verdict", lambda: self.judge(result), Outcome("not measured", ()))
+        outcome = self.attempt("verdict", lambda: self._judged(result), Outcome("not measured", ()))
         if result.reason != "stopped":
+            stage("generating texts", 0, 0)
             outcome = self.show(model, outcome)
         verdict = {"verdict": outcome.verdict}
         self.attempt("verdict in training.json", lambda: add_to_training(self.context.folder.model, verdict), None)
         return outcome
+
+    def _judged(self, result: TrainResult) -> Outcome:
+        outcome = self.judge(result)
+        compared = describe_comparison(read_log(self.context.folder.metrics))
+        return replace(outcome, sentences=(*outcome.sentences, *compared))
 
     def attempt(self, what: str, report: Callable[[], T], otherwise: T) -> T:
         """The result of a report on the saved model; if it fails, `otherwise`, with a note about `what` is missing."""
@@ -266,6 +304,7 @@ class Run(ABC, Generic[Config, Batches]):
             "made": time.strftime("%Y-%m-%d", time.gmtime()),
             "preset": self.settings.model.preset,
             "optimiser": self.settings.optimiser.optimiser,
+            "reason": result.reason,
             "steps": result.weights_step,
             "tokens": result.tokens,
             "seconds": round(result.seconds, 1),
@@ -294,11 +333,9 @@ class Run(ABC, Generic[Config, Batches]):
         return rates_to_try(self.settings, self.config, result.plan.warmup_steps)
 
     def expected_time(self) -> str:
-        """The budget in words, in minutes at this machine's speed."""
+        """The budget in words; a note follows as soon as some steps are measured."""
         budget, sizes = self.settings.budget, self.batches.sizes
         if budget.steps is None and budget.epochs is None:
             return f"{budget.minutes or DEFAULT_MINUTES:g} min, as set"
         steps = budget.steps or sizes.steps_of(budget.epochs or 1.0)
-        seconds = steps * sizes.step_tokens * self.flops_per_token / (EFFICIENCY * self.context.peak)
-        spoken = f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-        return f"about {spoken} for {steps:,} steps, at this machine's speed"
+        return f"follows once the first of {steps:,} steps are measured"

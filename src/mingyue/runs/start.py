@@ -15,6 +15,7 @@ from mingyue.bundle import read_training
 from mingyue.config import TrainSettings, refuse_other_kind, refuse_unused
 from mingyue.errors import CheckpointError, DataError, MingyueError, SettingsError, TrainingError
 from mingyue.models import UnreadableModelError, preset_parts
+from mingyue.runs.initial import adopt_initial, check_init_path
 from mingyue.runs.pair_run import BATCH_TOKENS, PairRun
 from mingyue.runs.paths import run_path
 from mingyue.runs.processes import check_processes, fitting_threads, note_launch, was_started_by_this_launch
@@ -49,6 +50,7 @@ def new_run(settings: TrainSettings, observer: Observer | None, clock: Clock) ->
     refuse_unused(settings, _resolved(settings))
     check_processes(settings)
     path = run_path(settings)
+    check_init_path(settings, path)
     with join() as ranks:
         observer = (observer if ranks.is_main else None) or Observer()
         restarts = max(ranks.collect(processes().restarts))  # each launcher counts those of its own machine
@@ -134,6 +136,10 @@ def _prepare(settings: TrainSettings, context: RunContext, notes: Sequence[str])
         note_launch(context.folder)
         for note in context.runtime.notes:
             tell(note)
+        if settings.run.init is not None:
+            settings, adopted = adopt_initial(settings, context.folder)
+            for note in adopted:
+                tell(note)
         context.measure_peak()
         run = _kind(settings).prepare(settings, context)
         for line in run.describe():

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from mingyue.config import DEFAULT_MINUTES, GenerateSettings, ModelConfig, ModelSettings, TrainSettings
 from mingyue.data import Baselines, Substitution, TokenCorpus, baselines, fit_context, load_corpus, prepare_corpus
 from mingyue.data.unseen import to_ranges
 from mingyue.generation import generate
-from mingyue.models import DecoderOnly, Transformer, resolve_config
+from mingyue.models import DecoderOnly, Transformer, empty_model, resolve_config
 from mingyue.models.sizes import sizes
+from mingyue.runs.initial import described_initial, initial_model, kept_vocabulary, old_text
 from mingyue.runs.paths import chosen_threads, run_path
 from mingyue.runs.run import Run, RunContext
 from mingyue.runs.run_config import run_config
 from mingyue.runs.verdict import Outcome, judge, measure_copying, measure_repetition, with_repeats
 from mingyue.text import Tokenizer
-from mingyue.training import Callbacks, CorpusBatches, TrainResult, nominal_peak
+from mingyue.training import Callbacks, Checkpoints, CorpusBatches, TrainResult, nominal_peak
+from mingyue.training.comparing import Comparison
 from mingyue.training.memory import MicroBatch
 from mingyue.training.sizing import DEFAULT_CONTEXT, Speed, choose_sizes
 
@@ -34,19 +36,8 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         self.tokenizer = tokenizer
         self.corpus = corpus
         self.starts_with_bos, self.unseen = corpus.starts_with_bos, corpus.unseen
-        self.config, shape = self.step_shape(settings)
-        self.batches = CorpusBatches(
-            corpus,
-            context=self.config.context,
-            rows=_rows(settings.batch.batch_tokens, self.config.context),
-            micro_rows=shape.rows,
-            seed=settings.run.seed,
-            documents=shape.documents,
-            ranks=context.ranks.size,
-            substitution=Substitution.of(
-                tokenizer, corpus.unseen, share=settings.batch.unseen_share, seed=settings.run.seed
-            ),
-        )
+        self.config, _ = self.step_shape(settings)
+        self.batches = self._batches_of(corpus)
         self.flops_per_token = sizes(self.config).training_flops()
 
     @classmethod
@@ -55,7 +46,11 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         observer = context.observer
         _check(settings.model)
         tokenizer, corpus, report = prepare_corpus(
-            settings.data, settings.tokenizer, context.folder.data, progress=observer.on_progress
+            settings.data,
+            settings.tokenizer,
+            context.folder.data,
+            kept=None if settings.run.init is None else kept_vocabulary(context.folder),
+            progress=observer.on_progress,
         )
         for line in (*report.describe(), *tokenizer.notes):
             observer.on_note(line)
@@ -72,6 +67,20 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
             _ = run.baselines  # now, and not in the time that is reserved for the end
         return run
 
+    def _batches_of(self, corpus: TokenCorpus) -> CorpusBatches:
+        settings, (_, shape) = self.settings, self.step_shape(self.settings)
+        seed, share = settings.run.seed, settings.batch.unseen_share
+        return CorpusBatches(
+            corpus,
+            context=shape.length,
+            rows=_rows(settings.batch.batch_tokens, shape.length),
+            micro_rows=shape.rows,
+            seed=seed,
+            documents=shape.documents,
+            ranks=self.context.ranks.size,
+            substitution=Substitution.of(self.tokenizer, corpus.unseen, share=share, seed=seed),
+        )
+
     @cached_property
     def baselines(self) -> Baselines:
         """Losses of simple models of the same text, all of which is read for them: only where they are needed."""
@@ -84,9 +93,9 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         memory = self.memory(settings)
         return [
             f"model: {counted.parameters:,} parameters ({counted.parameters_without_embeddings:,} in the blocks): "
-            f"{config.n_layers} layers, width {config.d_model}, {config.n_heads} heads of {config.d_head}, "
+            f"depth {config.n_layers}, width {config.d_model}, heads {config.n_heads} × {config.d_head}, "
             f"{config.positions} positions, context {config.context} ({settings.model.preset})",
-            f"each step: {batches.rows} windows, {batches.sizes.step_tokens:,} tokens; "
+            f"each step: {batches.sizes.step_tokens:,} tokens in windows of {batches.context:,}; "
             f"memory about {memory / 2**20:,.0f} MiB; on {self.describe_runtime()}",
             f"expected time: {self.expected_time()}",
             _losses_to_beat(self.baselines),
@@ -95,14 +104,32 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
     def step_shape(self, settings: TrainSettings) -> tuple[ModelConfig, MicroBatch]:
         """(config of the model, shape of a micro-batch) with these settings, which may differ from the run's."""
         config, batch = run_config(settings, self.tokenizer.vocab_size), settings.batch
-        rows = _rows(batch.batch_tokens, config.context)
-        micro_rows = min(rows, _rows(batch.micro_batch_tokens, config.context))
+        length = min(config.context, max(1, len(self.corpus.train) - 1))  # shorter in a run from a model (`init`) only
+        rows = _rows(batch.batch_tokens, length)
+        micro_rows = min(rows, _rows(batch.micro_batch_tokens, length))
         documents = not settings.data.attend_across_documents
-        return config, MicroBatch(micro_rows, config.context, accumulates=micro_rows < rows, documents=documents)
+        return config, MicroBatch(micro_rows, length, accumulates=micro_rows < rows, documents=documents)
+
+    def make_model(self) -> Transformer:
+        """The model with its first weights: new ones, or those of the model that the run starts from."""
+        context = self.context
+        if self.settings.run.init is None or Checkpoints(context.folder.checkpoints).steps():
+            return super().make_model()
+        model = empty_model(self.config)
+        model.load_state_dict(initial_model(context.folder).state_dict())
+        return model.to(context.runtime.device)
+
+    def comparison(self) -> Comparison | None:
+        """The new text, and the old one if it is at hand, for a run that starts from a model."""
+        if self.settings.run.init is None:
+            return None
+        old = old_text(self.corpus, self.context.folder)
+        return Comparison(self.batches, None if old is None else self._batches_of(old))
 
     def add_callbacks(self, callbacks: Callbacks, model: Transformer) -> None:
         """Generated texts."""
         run = self.settings.run
+        callbacks.shows_last = not run.sample_prompt  # the texts at the end have no prompt
         callbacks.sample = lambda: self._generate(model, run.sample_prompt, seed=run.seed)[0]
 
     def judge(self, result: TrainResult) -> Outcome:
@@ -119,7 +146,10 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         outcome = outcome.with_texts(*texts)
         if not texts:
             return outcome
-        outcome = self.attempt("copy report", lambda: measure_copying(outcome, self.tokenizer, self.corpus), outcome)
+        progress = partial(self.context.observer.on_progress, "comparing with the training text")
+        outcome = self.attempt(
+            "copy report", lambda: measure_copying(outcome, self.tokenizer, self.corpus, progress), outcome
+        )
         return self.attempt(
             "repetition report",
             lambda: measure_repetition(outcome, _SAMPLING, self.tokenizer, self.corpus),
@@ -128,7 +158,9 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
 
     def card(self) -> dict[str, Any]:
         """What training.json says about the text."""
+        init = {} if self.settings.run.init is None else {"init": described_initial(self.context.folder)}
         return {
+            **init,
             "starts_with_bos": self.corpus.starts_with_bos,
             "begin_id": self.corpus.begin_id,
             "unseen": to_ranges(self.unseen),
@@ -177,9 +209,10 @@ def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext)
     fit = fit_context(corpus, settings.model.context or DEFAULT_CONTEXT)
     for note in fit.notes:
         observer.on_note(note)
+    length = fit.context if settings.run.init is None else settings.model.context  # a model keeps its context
     left = 60 * (settings.budget.minutes or DEFAULT_MINUTES) - context.clock.seconds()
     chosen = choose_sizes(
-        settings.with_flat(context=fit.context, preset=settings.model.preset or "modern"),
+        settings.with_flat(context=length, preset=settings.model.preset or "modern"),
         vocab_size=corpus.vocab_size,
         train_tokens=len(corpus.train),
         speed=Speed(peak, left),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -21,15 +22,18 @@ _OVERFIT = 1.02  # ratio of the last held-out loss to the best one from which a 
 _ABOVE = 1.1  # ratio to a uniform guess from which the last training loss counts as diverged
 _LOST, _RISEN = 0.5, 1.2  # of what was gained, and ratio to the lowest: a training loss that rose again
 _LEARNED = 0.8  # ratio to a uniform guess up to which a training loss shows that something was learned
+_COURSE = 4  # evaluations, from which the course of the loss can be judged
+_APART = 1.15  # ratio of the held-out loss to the last training loss from which memorising is what limits the model
 _FEW = 50  # held-out tokens: fewer are too few for a verdict
 _REPEATED = 0.05  # share of held-out documents that are trained on as well from which the verdict mentions it
 _COMPARED = 1 << 23  # tokens of the training text that the copy report reads
+_SPACES = re.compile(r"\s{2,}")
 _PIECE = 1 << 16  # tokens of it that are decoded at once
 _FALLING = "The held-out loss was still falling at the end: more time would help."
 LOWER_RATES = "lower rates (--learning-rate, --muon-learning-rate)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """Verdict and reasons."""
 
@@ -42,6 +46,9 @@ class Outcome:
     """How much of them is in the training text."""
     repetition: RepetitionReport | None = None
     """How much they repeat themselves, beside held-out text."""
+
+    def __repr__(self) -> str:
+        return f"<mingyue.Outcome: {self.verdict}. {' '.join(self.sentences[:1])}>"
 
     def with_texts(self, *texts: str) -> Outcome:
         """The same outcome with generated texts."""
@@ -62,7 +69,10 @@ def judge(
         reason = f"Held-out loss {loss:.3f} does not beat a unigram model ({simple.unigram:.3f})."
         if found.verdict == "overfitting":
             return replace(found, sentences=(reason, *found.sentences[1:]))
-        return Outcome("not learning", (reason, "Train longer, or on more text."))
+        advice = (
+            "Train longer (--minutes), on more text, or with a smaller --depth, which takes more steps in that time."
+        )
+        return Outcome("not learning", (reason, advice))
     return replace(found, sentences=(_against_bigram(loss, simple), *found.sentences[1:]))
 
 
@@ -100,7 +110,8 @@ def judge_course(
         overfits = f"{grown}: the model began to memorise the training text. The best weights are kept."
         advice = "In a new run, use more text, a smaller model or more --dropout."
         return Outcome("overfitting", (against, overfits, advice))
-    return Outcome("learning", (against, *_still_falling(course), *_unstable(training, uniform, rates)))
+    found = (*_still_falling(course), *_unstable(training, uniform, rates)) or _to_try(course, training, loss, epochs)
+    return Outcome("learning", (against, *found))
 
 
 def with_repeats(outcome: Outcome, repeated: int, held_out: int, things: str) -> Outcome:
@@ -165,15 +176,42 @@ def _worse_than_guessing(
     return Outcome("diverged" if steps > 100 else "not learning", (reason, f"Train longer, or try {rates}."))
 
 
-def measure_copying(outcome: Outcome, tokenizer: Tokenizer, corpus: TokenCorpus) -> Outcome:
-    """Add how much of the generated texts is in the training text word for word."""
-    return replace(outcome, copying=copy_report(outcome.texts, _training_text(tokenizer, corpus)))
+def measure_copying(
+    outcome: Outcome, tokenizer: Tokenizer, corpus: TokenCorpus, progress: Callable[[int, int], None] | None = None
+) -> Outcome:
+    """Add how much of the generated texts is copied from the training text; `progress` gets tokens done and all."""
+    texts = ["".join(single_spaced([text])) for text in outcome.texts]
+    training = single_spaced(_training_text(tokenizer, corpus, progress=progress))
+    return replace(outcome, copying=copy_report(texts, training))
 
 
-def _training_text(tokenizer: Tokenizer, corpus: TokenCorpus, piece: int = _PIECE) -> Iterator[str]:
+def single_spaced(pieces: Iterable[str]) -> Iterator[str]:
+    """A text, in pieces, with one line end or space in place of each run of white space: such runs are no passages."""
+    held = ""
+    for piece in pieces:
+        text = held + piece
+        kept = len(text.rstrip())
+        held = text[kept:]
+        yield _SPACES.sub(_one_space, text[:kept])
+    yield _SPACES.sub(_one_space, held)
+
+
+def _one_space(found: re.Match[str]) -> str:
+    return "\n" if "\n" in found[0] else found[0][0]
+
+
+def _training_text(
+    tokenizer: Tokenizer,
+    corpus: TokenCorpus,
+    piece: int = _PIECE,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[str]:
     """The training text in pieces: the whole takes a gigabyte while its tokens are decoded."""
     stream, end = tokenizer.stream(), min(len(corpus.train), _COMPARED)
     for start in range(0, end, piece):
+        if progress is not None:
+            progress(start, end)
         yield "".join(map(stream.push, corpus.train.read(start, min(end, start + piece)).tolist()))
     yield stream.finish()
 
@@ -208,7 +246,24 @@ def _against_bigram(loss: float, simple: Baselines) -> str:
     )
 
 
+def _to_try(
+    course: Sequence[float], training: Sequence[tuple[int, float]], loss: float, epochs: float
+) -> tuple[str, ...]:
+    """What may make a better model, where neither time nor rates are the obvious answer."""
+    if len(course) < _COURSE or not training:
+        return ()
+    last = training[-1][1]
+    if loss > _APART * last:
+        return (
+            f"For a better model: more text, or --dropout 0.1. The training loss is far lower ({last:.3f}), so more "
+            "time would mostly memorise.",
+        )
+    if epochs < 1:
+        return ("For a better model: more time. The run ended before it had seen the whole text once.",)
+    return ("For a better model: a larger --depth, with more time. The held-out loss of this size has levelled off.",)
+
+
 def _still_falling(course: Sequence[float]) -> tuple[str, ...]:
-    if len(course) >= 4 and course[-1] == min(course):
+    if len(course) >= _COURSE and course[-1] == min(course):
         return (_FALLING,)
     return ()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mingyue.errors import GenerationError
 from mingyue.generation.evaluating import evaluating
+from mingyue.reprs import facts_html
 
 if TYPE_CHECKING:
     from mingyue.models import DecoderOnly
@@ -38,7 +39,7 @@ class TokenScore:
     """log P (natural) given all tokens before it; None for a first token with nothing before it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Score:
     """A scored text. Without BOS before it, the first token has no probability and is not counted."""
 
@@ -70,6 +71,22 @@ class Score:
     def bits_per_byte(self) -> float:
         """−total in bits / scored_bytes: comparable between tokenizers."""
         return -self.total / math.log(2) / self.scored_bytes if self.scored_bytes else math.nan
+
+    def __repr__(self) -> str:
+        return (
+            f"<mingyue.Score: {self.nats_per_token:.3f} nats per token, perplexity {self.perplexity:.2f}, "
+            f"{self.bits_per_byte:.3f} bits per byte, tokens scored: {self.scored:,}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the numbers of the whole text."""
+        numbers = {
+            "nats per token": f"{self.nats_per_token:.4f}",
+            "perplexity": f"{self.perplexity:.4g}",
+            "bits per byte": f"{self.bits_per_byte:.4f}",
+            "tokens scored": f"{self.scored:,}",
+        }
+        return facts_html("Score", numbers)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; NaN becomes None."""

@@ -7,11 +7,13 @@ from functools import partial
 
 from torch import Tensor
 
+from mingyue.errors import MingyueError
 from mingyue.training.averaging import average_weights
 from mingyue.training.checkpoints import DamagedCheckpointError
 from mingyue.training.distributed import Ranks
 from mingyue.training.loss import Evaluation
 from mingyue.training.names import clean_state, load_clean_state
+from mingyue.training.observer import Former
 from mingyue.training.placement import Placement
 from mingyue.training.plan import Plan, RunSizes
 from mingyue.training.resuming import Tell
@@ -31,8 +33,11 @@ def choose_final(
     ranks: Ranks,
     tell: Tell,
     log: Callable[..., None],
+    former: Former | None = None,
 ) -> tuple[Evaluation, int, list[int]]:
     """Leave the final weights in the model: those of the best step, or the mean of the `last` checkpoints.
+
+    If the run has ended before, its `former` weights are kept instead if they are better on the same text.
 
     `latest` is the evaluation of the current weights; `measure` takes a number of held-out tokens (None: all). Returns
     (evaluation, step of the weights, steps that were averaged).
@@ -44,6 +49,11 @@ def choose_final(
         latest, averaged = try_average(
             placement, last, latest, measure=partial(measure, tokens), ranks=ranks, tell=tell, log=log
         )
+    if former is not None and former.step != weights_step:
+        latest, kept = try_former(
+            placement, former, latest, measure=partial(measure, tokens), ranks=ranks, tell=tell, log=log
+        )
+        weights_step, averaged = (former.step, list[int]()) if kept else (weights_step, averaged)
     if tokens is not None:
         tell(
             tr(
@@ -74,6 +84,50 @@ def load_best(placement: Placement, state: RunState, tell: Tell) -> int:
         return state.step
     load_clean_state(placement.model, weights)
     return best
+
+
+def try_former(
+    placement: Placement,
+    former: Former,
+    before: Evaluation,
+    *,
+    measure: Callable[[], Evaluation],
+    ranks: Ranks,
+    tell: Tell,
+    log: Callable[..., None],
+) -> tuple[Evaluation, bool]:
+    """Load the `former` weights into the model if their loss by `measure` is below that of `before`.
+
+    Returns (evaluation of the weights that are kept, whether these are the former ones).
+    """
+    kept = {name: weight.clone() for name, weight in clean_state(placement.model).items()}
+
+    def read() -> dict[str, Tensor] | None:
+        try:
+            return former.weights()
+        except MingyueError as error:
+            tell(f"The former model cannot be compared: {error.message}.")
+            return None
+
+    weights = placement.load(read)
+    if weights is None:
+        return before, False
+    load_clean_state(placement.model, weights)
+    after = measure()
+    taken = after.loss < before.loss
+    if taken:
+        tell(
+            f"The run has become worse: held-out loss {before.loss:.4f}, before it was resumed {after.loss:.4f}, on "
+            f"the same text. The former model, of step {former.step:,}, is kept."
+        )
+    else:
+        load_clean_state(placement.model, kept)
+        tell(
+            f"The new model replaces the former one, of step {former.step:,}: held-out loss {before.loss:.4f} instead "
+            f"of {after.loss:.4f}, on the same text."
+        )
+    ranks.on_main(lambda: log("former", former_step=former.step, taken=taken, **after.numbers()))
+    return (after, True) if taken else (before, False)
 
 
 def try_average(

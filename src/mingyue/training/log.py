@@ -9,7 +9,11 @@ started, without the time between stop and resume). Further keys by event:
     evaluate   heldout_loss (nats per token), heldout_tokens, bits_per_byte, evaluation_seconds, best; of pairs bleu,
                cut_translations (of those that BLEU counts, cut at their largest length)
     sample     text
+    compare    of a run that starts from a trained model, before the first step and after the last: heldout_loss and
+               heldout_tokens of the new text, old_heldout_loss and old_heldout_tokens of the model's own
     resume     from_step, changes
+    former     of a run that was resumed after its end: former_step and heldout_loss of the model that it had; taken:
+               whether that is kept, since the new one is worse
     threads    threads: their number, whenever it is chosen by measuring
     end        reason, and the keys of evaluate for the final evaluation
 """
@@ -32,6 +36,7 @@ _TYPES: dict[str, type] = {"event": str, "step": int, "tokens": int, "seconds": 
 _TYPES_OF: dict[str, dict[str, type]] = {
     "train": {"train_loss": float},
     "evaluate": {"heldout_loss": float},
+    "compare": {"heldout_loss": float, "old_heldout_loss": float},
     "threads": {"threads": int},
     "end": {"reason": str},
 }

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from torch import Tensor
+
+from mingyue.training.comparing import Comparison
 from mingyue.training.loss import Evaluation
 from mingyue.training.pace import Clock
 from mingyue.training.plan import Plan
@@ -55,7 +58,7 @@ class EvaluationReport:
     """Other measures by name (BLEU of translations)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainResult:
     """How a run ended. The model has the weights of `weights_step`, or the mean of those of `averaged`."""
 
@@ -76,12 +79,17 @@ class TrainResult:
     averaged: tuple[int, ...] = ()
     """Steps whose weights were averaged; empty: the model has the weights of `weights_step`."""
 
+    def __repr__(self) -> str:
+        loss = "" if self.evaluation is None else f", held-out loss {self.evaluation.loss:.3f}"
+        return f"<mingyue.TrainResult: {self.reason}, step {self.step:,} of {self.plan.total_steps:,}{loss}>"
+
 
 class Observer:
     """Receives the events of a run. Every method does nothing by default."""
 
     def on_progress(self, stage: str, done: int, total: int) -> None:
-        """Progress of work before the first step: reading, vocabulary, encoding, fetching. `total` 0: not known."""
+        """Progress of work before the first step (reading, vocabulary, encoding, fetching) and after the last one
+        (final evaluation, generating texts, comparing them with the training text, saving). `total` 0: not known."""
 
     def on_plan(self, plan: Plan) -> None:
         """A plan was made or fixed."""
@@ -105,6 +113,15 @@ class Observer:
         """The run ended, or was stopped and saved."""
 
 
+@dataclass(frozen=True)
+class Former:
+    """The model that a run had when it ended, before it was resumed with a larger budget."""
+
+    step: int
+    """The step of its weights."""
+    weights: Callable[[], dict[str, Tensor]]
+
+
 @dataclass
 class Callbacks:
     """What training calls back, and what it has to know about the program around it."""
@@ -115,12 +132,18 @@ class Callbacks:
     """Receives the events of the run."""
     sample: Callable[[], str] | None = None
     """Generates a text with the current model."""
+    shows_last: bool = False
+    """Whether the caller generates the same text after training, so that none is needed at the last step."""
+    former: Former | None = None
+    """The final weights of this run when it ended earlier, which are kept if they are better than the new ones."""
     measure: Callable[[], dict[str, float]] | None = None
     """Measures the current model at each evaluation, besides its loss: numbers by name."""
     watch: Callable[[int], None] | None = None
     """Receives the number of steps taken, at the start and after each checkpoint, and inspects the current model."""
     threads: ThreadWatch | None = None
     """Measures the number of threads again when steps become slow; None: the number was given."""
+    compare: Comparison | None = None
+    """For a run that starts from a trained model: held-out texts whose loss is measured before and after."""
     select: str | None = None
     """The measure whose highest value marks the best step; None: the lowest loss."""
     ending: float = 0.0

@@ -14,6 +14,10 @@ from mingyue.training.step import StepResult
 from mingyue.words import tr
 
 T = TypeVar("T")
+_ENOUGH_STEPS, _ENOUGH_SECONDS = 8, 10.0
+"""Steps, or their time (with two of them at least), after which their speed is known."""
+_WORTH_TELLING = 5.0
+"""Seconds: a run that ends sooner needs no estimate."""
 
 
 def attempt(what: str, make: Callable[[], T], otherwise: T, tell: Callable[[str], None]) -> T:
@@ -72,3 +76,39 @@ def log_values(
     if (share := callbacks.share_of_peak(tokens_per_second)) is not None:
         values["share_of_peak"] = round(share, 4)
     return values
+
+
+class ExpectedTime:
+    """Tells once how long a run of a given number of steps will take, as soon as a few of them are measured.
+
+    An estimate before the first step would rest on the speed of large matrices; small models reach a part of it only.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._steps, self._told = 0, False
+
+    def look(self, pace: Pace, plan: Plan, sizes: RunSizes, *, step: int, seconds: float) -> None:
+        """Look at the speed after `step` steps, `seconds` into the run."""
+        self._steps += 1
+        if self._told or plan.minutes is not None or self._steps < 2:
+            return
+        if self._steps < _ENOUGH_STEPS and pace.spent < _ENOUGH_SECONDS:
+            return
+        self._told = True
+        if not pace.evaluation and sizes.heldout_tokens:
+            tokens = plan.evaluate_tokens or sizes.heldout_tokens
+            pace.evaluation = tokens / sizes.step_tokens * pace.step_seconds / 3  # forward is a third of a step
+        left = pace.seconds_for(plan.total_steps - step, plan.evaluate_every)
+        if left >= _WORTH_TELLING:
+            self._tell(
+                f"measured: {pace.step_seconds:.2g} s per step, so the run of {plan.total_steps:,} steps takes "
+                f"about {spoken_time(seconds + left)} in all"
+            )
+
+
+def spoken_time(seconds: float) -> str:
+    """A time in words, in the unit that suits it."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

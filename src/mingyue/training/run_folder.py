@@ -6,6 +6,7 @@ metrics.jsonl   what happened
 checkpoints/    what it can be resumed from
 data/           the text as token ids
 model/          the trained model, which needs none of the rest
+init/           with --init: the model that the run started from, and held-out text of it
 """
 
 from __future__ import annotations
@@ -71,6 +72,11 @@ class RunFolder:
     def model(self) -> Path:
         """Folder of the bundle."""
         return self.path / "model"
+
+    @property
+    def init(self) -> Path:
+        """Folder of the model that the run started from (`--init`)."""
+        return self.path / "init"
 
     @property
     def tensorboard(self) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -122,6 +122,10 @@ class Stepper:
             ranks=ranks,
             stop=stop,
         )
+
+    def scaler_state(self) -> dict[str, Any] | None:
+        """The state of the loss scaler, if there is one."""
+        return None if self.scaler is None else self.scaler.state_dict()
 
     def step(self, step: int, micro_batches: Sequence[AnyBatch], multiplier: float) -> StepResult:
         """Take step number `step` (from 0) at `multiplier` times the peak rates.

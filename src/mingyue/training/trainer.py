@@ -14,11 +14,13 @@ from mingyue.models import Transformer
 from mingyue.runtime import Runtime
 from mingyue.training.batches import BatchSource
 from mingyue.training.checkpoints import Checkpoint
+from mingyue.training.comparing import EVENT, describe_before
 from mingyue.training.distributed import Ranks
 from mingyue.training.final_weights import choose_final
 from mingyue.training.first_plan import first_plan
+from mingyue.training.held_out import HeldOutLoss
 from mingyue.training.log import open_log
-from mingyue.training.loss import Evaluation, evaluate
+from mingyue.training.loss import Evaluation
 from mingyue.training.names import clean_state
 from mingyue.training.observer import Callbacks, EvaluationReport, Reason, TrainResult
 from mingyue.training.optimisers import Optimisers, peak_rates
@@ -26,7 +28,7 @@ from mingyue.training.pace import Pace
 from mingyue.training.placement import place_model
 from mingyue.training.plan import Cadence, Plan
 from mingyue.training.prepare import prepare_model
-from mingyue.training.reports import attempt, log_values, step_report
+from mingyue.training.reports import ExpectedTime, attempt, log_values, step_report
 from mingyue.training.resume_rules import Change
 from mingyue.training.resuming import find_checkpoint, match_runtime, recorded_plan, restore, settings_of
 from mingyue.training.run_folder import RunFolder
@@ -86,6 +88,7 @@ class Trainer:
             self.placement.equalise_rows(batches.unseen)
         self.optimisers = Optimisers(model, settings.optimiser, peak_rates(settings, model.config, 1), ranks=ranks)
         self.stepper = Stepper.of(model, self.optimisers, runtime, settings, batches.unseen, ranks=ranks, stop=stop)
+        self.held_out = HeldOutLoss(self.placement, batches, settings, runtime, ranks)
         self.state, self.pace = RunState(), Pace(ending=callbacks.ending)
         if found is not None:
             self.state, self.pace = restore(found, self.stepper, changes, settings, ending=callbacks.ending, tell=tell)
@@ -105,7 +108,7 @@ class Trainer:
         ranks.on_main(lambda: self._record_start(changes, resume=resume))
         self.cadence = Cadence(settings.run, self.sizes, in_minutes=True)
         self.latest: Evaluation | None = None
-        self.tie_told = False
+        self.tie_told, self.expected_time = False, ExpectedTime(tell)
         self.saved_step, self.saved_at = self.state.step or None, self.clock.seconds()
 
     def _record_start(self, changes: list[Change], *, resume: bool) -> None:
@@ -138,6 +141,7 @@ class Trainer:
         try:
             with ranks.in_touch_throughout():
                 self._watch()
+                self._compare(before=True)
                 while True:
                     decision = ranks.share(self._decide)
                     if decision["save"]:
@@ -188,9 +192,11 @@ class Trainer:
 
     def _decide(self) -> dict[str, Any]:
         """What comes next, decided by rank 0: a save, the end, or a step by this plan (None: as before). JSON."""
-        if self._checkpoint_is_due() or self.checkpoints.failed:  # the next save raises the error of the one before
-            return {"save": True}
         state, seconds = self.state, self.clock.seconds()
+        since = seconds - self.saved_at
+        due = state.step not in (0, self.saved_step) and self.cadence.saves(state.step, since, self.pace)
+        if due or self.checkpoints.failed:  # the next save raises the error of the one before
+            return {"save": True}
         known = {"evaluated": state.evaluations > 0, "stands": self.plan_stands}
         plan = self.plan.follow(state.step, self.pace, seconds, cadence=self.cadence, **known)
         if plan.fixed and plan != self.plan:
@@ -207,15 +213,11 @@ class Trainer:
             end = "stopped"
         return {"save": False, "end": end, "plan": None if plan is self.plan else plan.to_json()}
 
-    def _checkpoint_is_due(self) -> bool:
-        step, since = self.state.step, self.clock.seconds() - self.saved_at
-        return step not in (0, self.saved_step) and self.cadence.saves(step, since, self.pace)
-
     def _evaluate(self) -> None:
         """Measure the held-out loss, and save the model if it is the best so far."""
         state, pace, callbacks, start = self.state, self.pace, self.callbacks, self.clock.seconds()
         tell = self.observer.on_note
-        evaluation = self.latest = self._measure_loss(self.plan.evaluate_tokens)
+        evaluation = self.latest = self.held_out(self.plan.evaluate_tokens)
         if self.plan.evaluate_tokens is not None:
             seconds_per_token = pace.steady(tr("held-out token"), (self.clock.seconds() - start) / evaluation.tokens)
             pace.final_evaluation = self.plan.final_seconds(self.sizes, seconds_per_token)
@@ -248,22 +250,23 @@ class Trainer:
         if best:
             self._save(best=True)
 
-    def _measure_loss(self, tokens: int | None) -> Evaluation:
-        """Held-out loss on about `tokens` tokens; None: on all."""
-        batches = self.batches.held_out(tokens, rank=self.ranks.rank, ranks=self.ranks.size)
-        return evaluate(
-            self.model,
-            self.placement.held_out(batches),
-            self.runtime,
-            bytes_per_token=self.batches.bytes_per_token,
-            ranks=self.ranks,
-            chunked=self.settings.batch.chunked_loss,
-        )
+    def _compare(self, *, before: bool) -> None:
+        """Measure a run that starts from a trained model on its old and its new text."""
+        if self.callbacks.compare is None or (before and self.state.step):
+            return
+        start, found = self.clock.seconds(), self.callbacks.compare.measure(self.held_out)
+        self.ranks.on_main(lambda: self._log(EVENT, **found))
+        if before:
+            self.pace.ending += self.clock.seconds() - start  # the same is measured at the end
+            if (sentence := describe_before(found)) is not None:
+                self.observer.on_note(sentence)
 
     def _samples_at(self, evaluations: int) -> bool:
         """Whether a text is generated at the evaluation of this number, counted from 1."""
+        if self.callbacks.sample is None or (self.callbacks.shows_last and self.state.step >= self.plan.total_steps):
+            return False
         every = self.cadence.sample_every
-        return self.callbacks.sample is not None and every > 0 and evaluations % every == 0
+        return every > 0 and evaluations % every == 0
 
     def _sample(self, generate: Callable[[], str]) -> None:
         start = self.clock.seconds()
@@ -297,14 +300,11 @@ class Trainer:
         self.pace.save = self.pace.steady("save", self.saved_at - start)
 
     def _write_checkpoint(self, seconds: float, *, best: bool) -> None:
-        state, scaler = self.state, self.stepper.scaler
+        state = self.state
         state.seconds = seconds
         state.log_bytes = 0 if self.metrics is None else self.metrics.size()
-        content = {
-            **checkpoint_content(state, self.pace, self.settings, self.runtime),
-            "scaler": None if scaler is None else scaler.state_dict(),
-            "data": self.batches.identity,
-        }
+        content = checkpoint_content(state, self.pace, self.settings, self.runtime)
+        content |= {"scaler": self.stepper.scaler_state(), "data": self.batches.identity}
         checkpoint = Checkpoint(state.step, clean_state(self.model), self.optimisers.named_state(), content)
         path = self.checkpoints.save(checkpoint, best=state.best_step)
         self.observer.on_checkpoint(path, state.step, best)
@@ -329,13 +329,16 @@ class Trainer:
                 plan=plan,
                 sizes=self.sizes,
                 last=self.settings.run.average_last,
-                measure=self._measure_loss,
+                measure=partial(self.held_out, progress=partial(self.observer.on_progress, "final evaluation")),
+                former=self.callbacks.former,
                 ranks=self.ranks,
                 tell=self.observer.on_note,
                 log=self._log,
             )
-            seconds = self.clock.seconds()
-            self.observer.on_evaluate(EvaluationReport(weights_step, seconds, evaluation, best=True, final=True))
+            report = EvaluationReport(weights_step, self.clock.seconds(), evaluation, best=True, final=True)
+            self.observer.on_evaluate(report)
+        if reason != "stopped":
+            self._compare(before=False)
         self.placement.gather_weights()
         end = {"reason": reason, "weights_step": weights_step, **(evaluation.numbers() if evaluation else {})}
         self.ranks.on_main(lambda: self._log("end", **end))
@@ -351,5 +354,6 @@ class Trainer:
         state, plan, optimisers, callbacks = self.state, self.plan, self.optimisers, self.callbacks
         if plan.logs_after(state.step - 1):
             self._log("train", **log_values(result, state, plan, optimisers, callbacks))
+        self.expected_time.look(self.pace, plan, self.sizes, step=state.step, seconds=self.clock.seconds())
         report = step_report(result, state, plan, optimisers, callbacks, pace=self.pace, sizes=self.sizes)
         self.observer.on_step(report)
