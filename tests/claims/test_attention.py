@@ -84,6 +84,7 @@ def test_each_number_has_words_and_the_figures_draw_in_both_languages(name):
     assert all(english != chinese for english, chinese in zip(*titles, strict=True))
 
 
+WITH_POSITIONS = ("learned", "sinusoidal", "rotary")
 COSINES = ("strike", "bank", "strike_guess", "bank_guess", "causal_bank", "causal_strike", "causal_strike_last")
 
 # Numbers with which each claim comes out as its name in the list says; changes make it another verdict.
@@ -113,7 +114,8 @@ GOOD: dict[str, tuple[str, dict[str, float]]] = {
         CORRECTED,
         {"time_slope_explicit": 2.1, "bytes_slope_explicit": 1.97, "time_slope_fused": 1.9, "bytes_slope_fused": 1.0}
         | {"time_slope_window": 1.1, "bytes_slope_window": 1.0, "products_over_n2d": 2, "block_halves_at": 6}
-        | {"block_slope_at_d": 1.14},
+        | {"block_slope_at_d": 1.14}
+        | {f"prediction_off_{path}": 0.02 for path in ("explicit", "fused", "window")},
     ),
     "context": (
         CORRECTED,
@@ -134,9 +136,13 @@ GOOD: dict[str, tuple[str, dict[str, float]]] = {
     ),
     "distance": (
         SUPPORTED,
-        {"limit": 400, "nearest": 1, "farthest": 12}
+        {"limit": 400, "nearest": 1, "farthest": 12, "chance": 0.06}
         | {f"steps_none_{where}": 400.0 for where in ("near", "far")}
-        | {f"steps_{kind}_{where}": 100.0 for kind in ("learned", "sinusoidal", "rotary") for where in ("near", "far")},
+        | {f"reached_none_{where}": 0.0 for where in ("near", "far")}
+        | {f"accuracy_none_{where}": 0.5 for where in ("near", "far")}
+        | {f"steps_{kind}_{where}": 100.0 for kind in WITH_POSITIONS for where in ("near", "far")}
+        | {f"reached_{kind}_{where}": 1.0 for kind in WITH_POSITIONS for where in ("near", "far")}
+        | {f"accuracy_{kind}_{where}": 0.95 for kind in WITH_POSITIONS for where in ("near", "far")},
     ),
 }
 
@@ -162,6 +168,8 @@ OTHERWISE = [
     ("quadratic", {"bytes_slope_explicit": 1.0}, NOT_SUPPORTED),
     ("quadratic", {"time_slope_window": 2.0}, NOT_SUPPORTED),
     ("quadratic", {"bytes_slope_fused": 2.0}, SUPPORTED),
+    ("quadratic", {"prediction_off_explicit": 0.5}, NOT_SUPPORTED),
+    ("quadratic", {"time_slope_fused": Number(1.9, 1.2, 1.9)}, NOT_SUPPORTED),
     ("context", {"strike_other": 0.99}, NOT_SUPPORTED),
     ("context", {"bank_other": 0.95}, NOT_SUPPORTED),
     ("context", {"strike_embedding_apart": 0.1}, NOT_SUPPORTED),
@@ -175,17 +183,45 @@ OTHERWISE = [
     ("far", {"gradient_kept_transformer": 1e-9}, NOT_SUPPORTED),
     ("far", {"accuracy_tanh": 1.0, "accuracy_lstm": 1.0}, NOT_SUPPORTED),
     ("far", {"accuracy_lstm": 1.0}, CORRECTED),
-    ("distance", {"steps_rotary_far": 400}, NOT_SUPPORTED),
-    ("distance", {"steps_none_far": 110}, NOT_SUPPORTED),
-    ("distance", {"steps_none_near": 300}, CORRECTED),
+    ("distance", {"steps_rotary_far": 400, "reached_rotary_far": 0.5}, NOT_SUPPORTED),
+    ("distance", {"steps_none_far": 110, "reached_none_far": 1.0}, NOT_SUPPORTED),
+    ("distance", {"steps_none_near": 300, "reached_none_near": 1.0}, CORRECTED),
+    ("distance", {"steps_none_near": Number(390, 150, 400), "reached_none_near": 0.7}, NOT_SUPPORTED),
 ]
+
+
+def as_number(value):
+    return value if isinstance(value, Number) else Number.exact(value)
+
+
+def test_a_training_that_did_not_reach_the_accuracy_is_shown_as_a_bound():
+    good = {key: as_number(number) for key, number in GOOD["distance"][1].items()}
+    reason = CLAIMS["distance"].finding(good).reason.en
+    assert "no positions > 400 / > 400; learned 100 / 100" in reason and "50% at 1 and 50% at 12 back" in reason
+    # Reached at the very last step: no bound, whatever the number of steps is.
+    reached = good | {"reached_none_near": Number.exact(1.0), "reached_none_far": Number.exact(1.0)}
+    reason = CLAIMS["distance"].finding(reached).reason.en
+    assert "no positions 400 / 400" in reason and "“>”" not in reason
+
+
+def test_bytes_of_a_length_that_was_measured_are_never_called_predicted():
+    measured = {(row["path"], row["tokens"]): row["bytes"] / 2**20 for row in small("quadratic").tables["bytes"]}
+    predicted = {(row["path"], row["tokens"]) for row in small("quadratic").tables["predicted"]}
+    assert not predicted & set(measured)
+    assert value("quadratic", "measured_explicit_2k") == measured["explicit", 2048]
+    names = set(small("quadratic").numbers)
+    assert "predicted_explicit_2k" not in names and "predicted_explicit_8k" in names
+    for name, words in CLAIMS["quadratic"].labels.items():
+        for seen, chinese in (("measured", "实测"), ("predicted", "预测")):
+            if name.startswith(f"{seen}_"):
+                assert words.en.endswith(f"({seen})") and words.zh.endswith(f"（{chinese}）")
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "verdict"), [(name, {}, verdict) for name, (verdict, _) in GOOD.items()] + OTHERWISE
 )
 def test_verdicts_follow_the_numbers(name, changes, verdict):
-    numbers = {key: Number.exact(number) for key, number in (GOOD[name][1] | changes).items()}
+    numbers = {key: as_number(number) for key, number in (GOOD[name][1] | changes).items()}
     finding = CLAIMS[name].finding(numbers)
     assert finding.verdict == verdict
     assert finding.reason.en

@@ -60,6 +60,18 @@ def test_both_models_of_the_relations_have_equally_many_parameters_and_two_heads
     assert {best[0]["before"], best[1]["before"]} == {1, 5}
 
 
+def test_a_mixture_is_both_values_with_their_order_guessed():
+    draw = torch.Generator().manual_seed(0)
+    wanted = torch.randint(128, (20_000, 2), generator=draw)
+    swapped = torch.rand(len(wanted), 1, generator=draw) < 0.5
+    guess = torch.where(swapped, wanted.flip(1), wanted)
+    assert float((guess == wanted).float().mean()) == pytest.approx(many_relations.MIXTURE, abs=0.01)
+    logits = torch.nn.functional.one_hot(guess, 128).float()
+    assert many_relations._either(logits, wanted) == 1.0
+    assert many_relations._either(logits.roll(1, 0), wanted) < 0.05
+    assert value("many-relations", "one_head_either") > 0.9 > 0.6 > value("many-relations", "one_head")
+
+
 def test_the_overlap_of_subspaces_is_what_it_is_by_hand():
     numbers = small("orthogonal-heads").numbers
     assert numbers["control_overlap"].value == pytest.approx(0, abs=1e-10)
@@ -101,6 +113,9 @@ def test_verdicts_follow_the_numbers():
     assert judged("many-relations", one_head=0.8, two_heads=0.99) == CORRECTED
     assert judged("many-relations", one_head=0.98, two_heads=0.99) == NOT_SUPPORTED
     assert judged("many-relations", one_head=0.5, two_heads=0.6) == NOT_SUPPORTED
+    assert judged("many-relations", one_head=Number(0.55, 0.5, 0.8), two_heads=0.99) == CORRECTED
+    assert judged("many-relations", one_head=Number(0.55, 0.5, 0.96), two_heads=0.99) == NOT_SUPPORTED
+    assert judged("many-relations", one_head=0.5, two_heads=Number(0.99, 0.9, 1.0)) == NOT_SUPPORTED
     assert judged("dataflow", shapes=7) == NOT_SUPPORTED
     assert judged("dataflow", view_refused=0, copied_explicit=0) == SUPPORTED
 

@@ -58,6 +58,13 @@ def test_the_small_form_is_supported(measured, name):
         ("maximum_likelihood", {"ratio_most": 2.0}, "not supported"),
         ("maximum_likelihood", {"ratio_least": 0.5}, "not supported"),
         ("maximum_likelihood", {"text_loss_apart": 0.1}, "not supported"),
+        ("maximum_likelihood", {"text_gradient_apart": 0.1}, "not supported"),
+        ("maximum_likelihood", {"untrained_least": 0.05}, "not supported"),
+        ("maximum_likelihood", {"gain_short": -0.01}, "not supported"),
+        ("maximum_likelihood", {"gain_long": Number(0.01, -0.01, 0.03)}, "not supported"),
+        ("maximum_likelihood", {"more_text": 0.9}, "not supported"),
+        ("maximum_likelihood", {"more_training": 0.5}, "not supported"),
+        ("maximum_likelihood", {"left_most": Number(0.05, -0.1, 0.2)}, "not supported"),
         ("hallucination", {"off_most": 0.0, "off_at": 0.9}, "not supported"),
         ("hallucination", {"stranger_answered": 0.2}, "not supported"),
         ("hallucination", {"stranger_likeliest": 0.06}, "supported with a correction"),
@@ -70,7 +77,8 @@ def test_the_small_form_is_supported(measured, name):
     ],
 )
 def test_numbers_that_contradict_a_claim_change_its_verdict(measured, name, values, verdict):
-    numbers = {**measured(name).numbers, **{key: Number.exact(value) for key, value in values.items()}}
+    given = {key: value if isinstance(value, Number) else Number.exact(value) for key, value in values.items()}
+    numbers = {**measured(name).numbers, **given}
     assert claim(name).judge(numbers).verdict == verdict
 
 
@@ -119,6 +127,14 @@ def test_counts_are_those_of_the_text():
     assert counts[ids[0], ids[1]] >= 1 and torch.allclose(truth.sum(-1), torch.ones(6, dtype=torch.float64))
     assert maximum_likelihood._divergence(counts, counts / counts.sum(-1, keepdim=True)) == pytest.approx(0, abs=1e-12)
     assert maximum_likelihood._divergence(counts, truth) > 0
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 128, 200])
+def test_the_loss_of_a_text_counts_each_of_its_pairs_once(length):
+    _, counts, ids = maximum_likelihood._text(2, length)
+    model = maximum_likelihood._model(2)
+    assert maximum_likelihood._text_apart(model, counts, ids) == pytest.approx((0, 0), abs=1e-9)
+    assert maximum_likelihood._text_apart(model, counts.roll(1, 1), ids)[1] > 1e-3
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from mingyue.claims.scaling import additive, saturation, variance
 
 
 def changed(numbers, **values):
-    return {**numbers, **{name: Number.exact(value) for name, value in values.items()}}
+    given = {name: value if isinstance(value, Number) else Number.exact(value) for name, value in values.items()}
+    return {**numbers, **given}
 
 
 def specs(claim, measurement):
@@ -61,6 +62,16 @@ def test_saturation_is_of_the_typical_row_and_not_of_the_mean(measured):
     assert set(numbers) == set(saturation.CLAIM.labels)
 
 
+def test_that_few_rows_carry_the_gradient_is_said_only_where_it_was_measured(measured):
+    numbers = measured(saturation).numbers
+    assert "A tenth of the rows" in saturation.CLAIM.finding(numbers).reason.en
+    for values in ({"plain_top_share_most": 0.3}, {"plain_gap_top_most": 30.0}):
+        found = saturation.CLAIM.finding(changed(numbers, **values))
+        assert found.verdict == "supported with a correction" and "A tenth of the rows" not in found.reason.en
+    shares = [number for name, number in numbers.items() if "vanished" in name or "share" in name]
+    assert shares and all(0 <= number.low and number.high <= 1 for number in shares)
+
+
 def test_the_jacobian_is_that_of_softmax():
     import torch
 
@@ -79,6 +90,10 @@ def test_the_jacobian_is_that_of_softmax():
         ({"scaled_vanished_most": 0.1}, "not supported"),
         ({"scaled_largest_most": 0.9}, "not supported"),
         ({"plain_gradient_mean_most": 0.001}, "supported"),
+        ({"plain_gradient_median_most": 0.1}, "not supported"),
+        ({"scaled_gradient_median_most": 0.01}, "not supported"),
+        ({"plain_largest_most": Number(0.97, 0.9, 1.0)}, "not supported"),
+        ({"scaled_jacobian_most": Number(0.24, 0.1, 0.4)}, "not supported"),
     ],
 )
 def test_saturation_can_have_each_verdict(measured, values, verdict):
