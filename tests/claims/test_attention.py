@@ -71,6 +71,11 @@ def test_distance_rotary_learns_a_distance_that_a_model_without_positions_does_n
     assert value("distance", "steps_rotary_near") < value("distance", "steps_none_near")
 
 
+def test_distance_counts_steps_that_do_not_depend_on_the_limit():
+    one, other = (distance._run("rotary", 2, limit, 0) for limit in (50, 100))
+    assert one == other and one.reached and one.steps < 50
+
+
 @pytest.mark.parametrize("name", CLAIMS)
 def test_each_number_has_words_and_the_figures_draw_in_both_languages(name):
     claim, measurement = CLAIMS[name], small(name)
@@ -108,7 +113,7 @@ GOOD: dict[str, tuple[str, dict[str, float]]] = {
     "last-row": (
         CORRECTED,
         {"cache_error": 1e-6, "other_rows_error": 0, "likelihood_error": 1e-7, "last_term_share": 0.05}
-        | {"rows_all": 1, "rows_last": 0.05, "loss_all": 1.0, "loss_last": 2.0},
+        | {"rows_all": 1, "rows_last": 0.05, "loss_all": 1.0, "loss_last": 2.0, "loss_more": 1.0},
     ),
     "quadratic": (
         CORRECTED,
@@ -148,6 +153,7 @@ GOOD: dict[str, tuple[str, dict[str, float]]] = {
 
 OTHERWISE = [
     ("rows", {"sum_error": 0.01}, NOT_SUPPORTED),
+    ("rows", {"lookup_least_weight": Number(1e-14, 0.0, 1e-14)}, NOT_SUPPORTED),
     ("rows", {"least_weight": 0.0}, NOT_SUPPORTED),
     ("rows", {"outside": 0.1}, NOT_SUPPORTED),
     ("rows", {"score_columns": 7}, NOT_SUPPORTED),
@@ -155,6 +161,7 @@ OTHERWISE = [
     ("mask", {"above_diagonal": 1e-9}, NOT_SUPPORTED),
     ("mask", {"future_changes_past": 0.1}, NOT_SUPPORTED),
     ("mask", {"future_without_mask": 0.0}, NOT_SUPPORTED),
+    ("mask", {"future_without_mask": Number(2.0, 0.0, 3.0)}, NOT_SUPPORTED),
     ("mask", {"constant_fp16_overflows": 0}, SUPPORTED),
     ("parallel", {"prefix_error": 0.1}, NOT_SUPPORTED),
     ("parallel", {"transformer_chain_a_token": 1}, NOT_SUPPORTED),
@@ -162,7 +169,8 @@ OTHERWISE = [
     ("parallel", {"passes_a_written_token": 0.1, "transformer_faster_from": 0}, SUPPORTED),
     ("last-row", {"other_rows_error": 0.5}, NOT_SUPPORTED),
     ("last-row", {"rows_all": 0.5}, NOT_SUPPORTED),
-    ("last-row", {"loss_all": 3.0}, NOT_SUPPORTED),
+    ("last-row", {"loss_more": -0.1}, NOT_SUPPORTED),
+    ("last-row", {"loss_more": Number(1.0, -0.1, 2.1)}, NOT_SUPPORTED),
     ("last-row", {"last_term_share": 1.0}, SUPPORTED),
     ("quadratic", {"time_slope_explicit": 1.0}, NOT_SUPPORTED),
     ("quadratic", {"bytes_slope_explicit": 1.0}, NOT_SUPPORTED),

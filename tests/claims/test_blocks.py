@@ -75,10 +75,14 @@ def test_the_memory_of_a_source_text_is_one_for_all_blocks_and_steps():
 def test_verdicts_follow_the_numbers():
     assert judged("feedforward", attention_ratio=0.8) == NOT_SUPPORTED
     assert judged("feedforward", feedforward_ratio=0.9) == NOT_SUPPORTED
+    assert judged("feedforward", attention_ratio=Number(1.0, 0.9, 1.1)) == NOT_SUPPORTED
     assert judged("feedforward", given_weights=0.1) == NOT_SUPPORTED
     assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=0.5) == SUPPORTED
     assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=0.9) == CORRECTED
     assert judged("facts", recalled_0=0.2, recalled_16=0.9, recalled_64=0.9, recalled_attention=0.5) == NOT_SUPPORTED
+    unsure = Number(0.5, 0.2, 0.8)
+    assert judged("facts", recalled_0=0.2, recalled_16=unsure, recalled_64=0.9, recalled_attention=0.5) == NOT_SUPPORTED
+    assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=unsure) == SUPPORTED
     assert judged("facts", recalled_0=0.7, recalled_16=0.8, recalled_64=0.9, recalled_attention=0.5) == NOT_SUPPORTED
     assert judged("memory", query_own=0.5, query_previous=0.0) == SUPPORTED
     assert judged("memory", query_own=0.5, query_previous=0.5) == NOT_SUPPORTED
@@ -90,7 +94,7 @@ def test_verdicts_follow_the_numbers():
 def test_verdicts_on_the_residual_path():
     gradients = every_arm("gradient", pre=2, post=1, pre_plain=1e-4, post_plain=1e-4, bare=1, bare_plain=1e-4)
     cosines = every_arm("cosine", pre=0.3, post=0.4, pre_plain=0.99, post_plain=0.99, bare=0.5, bare_plain=0.99)
-    losses = {name: 2.0 for name in ("pre_warm", "pre_cold", "post_warm", "post_cold", "bare_warm", "bare-plain_warm")}
+    losses = dict.fromkeys(("pre_warm", "pre_cold", "post_warm", "post_cold", "bare_warm", "bare-plain_warm"), 2.0)
     trained = {"trained_depth": 6, "untrained_loss": 5.0, **{f"{name}_loss": loss for name, loss in losses.items()}}
     failed, learned = ({**trained, "pre-plain_warm_loss": loss} for loss in (3.0, 2.05))
 

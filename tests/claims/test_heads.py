@@ -99,7 +99,9 @@ def test_the_eight_shapes_are_those_of_the_running_code():
 def test_verdicts_follow_the_numbers():
     assert judged("same-cost", parameters_apart=1) == NOT_SUPPORTED
     assert judged("same-cost", multiply_adds_apart=64) == NOT_SUPPORTED
+    assert judged("same-cost", formula_apart=1) == NOT_SUPPORTED
     assert judged("same-cost", score_ratio=1) == SUPPORTED
+    assert judged("same-cost", score_ratio=3) == NOT_SUPPORTED
     assert judged("one-matrix", faster=2, sizes=2) == SUPPORTED
     assert judged("one-matrix", faster=1, sizes=2) == CORRECTED
     assert judged("one-matrix", faster=0, sizes=2) == NOT_SUPPORTED
@@ -117,6 +119,7 @@ def test_verdicts_follow_the_numbers():
     assert judged("many-relations", one_head=Number(0.55, 0.5, 0.96), two_heads=0.99) == NOT_SUPPORTED
     assert judged("many-relations", one_head=0.5, two_heads=Number(0.99, 0.9, 1.0)) == NOT_SUPPORTED
     assert judged("dataflow", shapes=7) == NOT_SUPPORTED
+    assert judged("dataflow", split_bytes=64) == NOT_SUPPORTED
     assert judged("dataflow", view_refused=0, copied_explicit=0) == SUPPORTED
 
 
@@ -128,6 +131,7 @@ def test_heads_count_as_orthogonal_only_far_below_chance():
 
     near, below = Number(0.02, 0.01, 0.03), Number(0.2, 0.19, 0.21)
     assert verdict(near, near) == SUPPORTED
+    assert verdict(near, Number(0.05, 0.03, 0.07)) != SUPPORTED  # not surely near
     assert verdict(below, near) == CORRECTED
     assert verdict(below, Number(0.2, 0.1, 0.3)) == NOT_SUPPORTED  # the interval reaches chance
     assert verdict(chance, near) == NOT_SUPPORTED

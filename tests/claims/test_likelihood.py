@@ -46,6 +46,7 @@ def test_the_small_form_is_supported(measured, name):
         ("chain_rule", {"untrained_total": 0.9}, "not supported"),
         ("chain_rule", {"passes_apart": 0.01}, "not supported"),
         ("chain_rule", {"open_total": 1.0}, "not supported"),
+        ("chain_rule", {"open_total": Number(3.0, 0.5, 5.5)}, "not supported"),
         ("logs", {"zero_after": 5000.0}, "not supported"),
         ("logs", {"sum_off": 0.1}, "not supported"),
         ("logs", {"sums_finite": 0.0}, "not supported"),
@@ -67,6 +68,9 @@ def test_the_small_form_is_supported(measured, name):
         ("maximum_likelihood", {"left_most": Number(0.05, -0.1, 0.2)}, "not supported"),
         ("hallucination", {"off_most": 0.0, "off_at": 0.9}, "not supported"),
         ("hallucination", {"stranger_answered": 0.2}, "not supported"),
+        ("hallucination", {"untrained_answered": 1.0, "stranger_answered": 0.95}, "not supported"),
+        ("hallucination", {"off_most": Number(0.5, 0.4, 0.6), "off_at": 0.5}, "not supported"),
+        ("hallucination", {"untrained_likeliest": 0.9, "stranger_likeliest": 0.5}, "supported with a correction"),
         ("hallucination", {"stranger_likeliest": 0.06}, "supported with a correction"),
         ("shift", {"copied_own_loss": 1.0}, "not supported"),
         ("shift", {"copied_next_loss": 0.5}, "not supported"),
@@ -74,6 +78,7 @@ def test_the_small_form_is_supported(measured, name):
         ("shift", {"shifted_loss": 9.0}, "not supported"),
         ("shift", {"shifted_possible": 0.2}, "not supported"),
         ("shift", {"batch_is_shifted": 0.0}, "not supported"),
+        ("shift", {"shifted_possible": Number(0.95, 0.8, 1.0)}, "not supported"),
     ],
 )
 def test_numbers_that_contradict_a_claim_change_its_verdict(measured, name, values, verdict):

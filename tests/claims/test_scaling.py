@@ -38,7 +38,15 @@ def test_variance_grows_with_the_width_and_is_1_after_scaling(measured):
 
 @pytest.mark.parametrize(
     "values",
-    [{"ratio_most": 1.3}, {"ratio_least": 0.5}, {"scaled_most": 4.0}, {"scaled_least": 0.1}, {"mean_most": -0.2}],
+    [
+        {"ratio_most": 1.3},
+        {"ratio_least": 0.5},
+        {"scaled_most": 4.0},
+        {"scaled_least": 0.1},
+        {"mean_most": -0.2},
+        {"ratio_most": Number(1.0, 0.8, 1.2)},
+        {"mean_most": Number(0.0, -0.06, 0.06)},
+    ],
 )
 def test_variance_can_fail(measured, values):
     assert variance.CLAIM.judge(changed(measured(variance).numbers, **values)).verdict == "not supported"
@@ -69,7 +77,7 @@ def test_that_few_rows_carry_the_gradient_is_said_only_where_it_was_measured(mea
         found = saturation.CLAIM.finding(changed(numbers, **values))
         assert found.verdict == "supported with a correction" and "A tenth of the rows" not in found.reason.en
     shares = [number for name, number in numbers.items() if "vanished" in name or "share" in name]
-    assert shares and all(0 <= number.low and number.high <= 1 for number in shares)
+    assert shares and all(number.low >= 0 and number.high <= 1 for number in shares)
 
 
 def test_the_jacobian_is_that_of_softmax():
@@ -104,8 +112,12 @@ def steps(**values):
     names = {"least_width": 8, "most_width": 256, "steps": 400}
     for end, needed in (("least", (100, 105, 95)), ("most", (120, 400, 110))):
         for arm, step in zip(("additive", "plain", "scaled"), needed, strict=True):
-            names |= {f"{arm}_{end}": step, f"{arm}_{end}_there": float(step < 400)}
-    return {name: Number.exact(value) for name, value in (names | values).items()}
+            names |= {f"{arm}_{end}": step, f"{arm}_{end}_there": float(values.get(f"{arm}_{end}", step) < 400)}
+    names |= values
+    for end in ("least", "most"):
+        for arm in ("plain", "scaled"):
+            names.setdefault(f"{arm}_{end}_ratio", names[f"{arm}_{end}"] / names[f"additive_{end}"])
+    return changed({}, **names)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +129,10 @@ def steps(**values):
         ({"scaled_most": 200}, "not supported"),
         ({"plain_least": 300}, "not supported"),
         ({"additive_most": 400}, "not supported"),
+        ({"plain_most_ratio": Number(2.0, 1.2, 2.8)}, "not supported"),
+        ({"scaled_most_ratio": Number(1.0, 0.4, 1.6)}, "not supported"),
+        ({"scaled_least_ratio": Number(0.7, 0.6, 0.8)}, "supported with a correction"),
+        ({"scaled_least_ratio": Number(0.9, 0.5, 1.3)}, "not supported"),
     ],
 )
 def test_additive_can_have_each_verdict(values, verdict):

@@ -80,10 +80,10 @@ def measure(trial: Trial) -> Measurement:
                 recalled[arm].append(accuracy(model(ids_B2)[:, -1], objects_B))
             losses[arm].append(went.losses)
             trained[arm] = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    numbers = {f"recalled_{arm}": Number.mean(shares) for arm, shares in recalled.items()}
+    numbers = {f"recalled_{arm}": Number.share(shares) for arm, shares in recalled.items()}
     numbers |= {f"parameters_{arm}": Number.exact(count) for arm, count in trained.items()}
     numbers |= {"facts": Number.exact(n_subjects * n_relations), "chance": Number.exact(1 / n_objects)}
-    bars = [numbers[f"recalled_{arm}"].clipped(0.0, 1.0).row("recalled", arm=arm) for arm in arms]
+    bars = [numbers[f"recalled_{arm}"].row("recalled", arm=arm) for arm in arms]
     lines: list[dict[str, Any]] = []
     for arm in arms:
         for step in range(0, steps, max(1, steps // 60)):
@@ -94,10 +94,11 @@ def measure(trial: Trial) -> Measurement:
 
 def judge(numbers: Numbers) -> Judgement:
     """More facts with each width; a correction if attention alone with as many weights recalls as many."""
-    none, narrow, wide = (numbers[f"recalled_{width}"].value for width in _WIDTHS)
-    if not (narrow >= none + APART and wide >= narrow + APART and wide >= MORE * none):
+    none, narrow, wide = (numbers[f"recalled_{width}"] for width in _WIDTHS)
+    more = narrow.at_least(none.high + APART) and wide.at_least(narrow.high + APART)
+    if not (more and wide.at_least(MORE * none.high)):
         return Judgement.not_supported("found")
-    if numbers[f"recalled_{_ATTENTION}"].value < wide - APART:
+    if numbers[f"recalled_{_ATTENTION}"].high < wide.low - APART:
         return Judgement.supported("found")
     return Judgement.corrected("found", "anywhere")
 
