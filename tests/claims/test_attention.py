@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, small, value
+from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, small, unsure, value
 
 from mingyue.claims.attention import (
     context,
@@ -234,6 +234,13 @@ def test_verdicts_follow_the_numbers(name, changes, verdict):
     assert finding.verdict == verdict
     assert finding.reason.en
     assert finding.reason.zh != finding.reason.en
+
+
+@pytest.mark.parametrize("name", ["rows", "mask", "parallel", "last-row", "quadratic", "distance"])
+def test_intervals_that_reach_everywhere_support_nothing(name):
+    numbers = {key: as_number(number) for key, number in GOOD[name][1].items()}
+    assert CLAIMS[name].judge(numbers).verdict != NOT_SUPPORTED
+    assert CLAIMS[name].judge(unsure(numbers)).verdict == NOT_SUPPORTED
 
 
 def test_the_interval_of_the_weight_counts_not_its_middle():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, value
+from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, unsure, value
 
 from mingyue.claims.blocks import facts, feedforward, memory, parts, residual
 from mingyue.claims.claim import Number, Trial
@@ -89,6 +89,11 @@ def test_verdicts_follow_the_numbers():
     for name in ("read", "memory", "logits"):
         assert judged("memory", **{name: 0.01}) == NOT_SUPPORTED
         assert judged("memory", **{name: float("nan")}) == NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_intervals_that_reach_everywhere_support_nothing(name):
+    assert CLAIMS[name].judge(unsure(small(name).numbers)).verdict == NOT_SUPPORTED
 
 
 def test_verdicts_on_the_residual_path():

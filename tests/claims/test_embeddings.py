@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, value
+from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, unsure, value
 
 from mingyue.claims.claim import Number, Trial
 from mingyue.claims.embeddings import (
@@ -113,6 +113,11 @@ def test_a_few_steps_are_enough_to_see_that_plain_rotary_does_not_carry_and_a_wi
 )
 def test_numbers_that_contradict_a_claim_change_its_verdict(name, changes, verdict):
     assert judged(name, **changes) == verdict
+
+
+@pytest.mark.parametrize("name", ["tying", "order", "learned", "rotary"])
+def test_intervals_that_reach_everywhere_support_nothing(name):
+    assert CLAIMS[name].judge(unsure(small(name).numbers)).verdict == NOT_SUPPORTED
 
 
 @pytest.mark.parametrize("name", CLAIMS)

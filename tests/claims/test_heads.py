@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, value
+from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, unsure, value
 
 from mingyue.claims.claim import Number, Trial
 from mingyue.claims.heads import dataflow, many_relations, one_matrix, orthogonal_heads, own_slice, same_cost
@@ -121,6 +121,11 @@ def test_verdicts_follow_the_numbers():
     assert judged("dataflow", shapes=7) == NOT_SUPPORTED
     assert judged("dataflow", split_bytes=64) == NOT_SUPPORTED
     assert judged("dataflow", view_refused=0, copied_explicit=0) == SUPPORTED
+
+
+@pytest.mark.parametrize("name", ["many-relations", "orthogonal-heads"])
+def test_intervals_that_reach_everywhere_support_nothing(name):
+    assert CLAIMS[name].judge(unsure(small(name).numbers)).verdict == NOT_SUPPORTED
 
 
 def test_heads_count_as_orthogonal_only_far_below_chance():

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from small_forms import unsure
 
 from mingyue.claims.claim import Number, Trial
 from mingyue.claims.likelihood import chain_rule, logs, maximum_likelihood
@@ -85,6 +86,11 @@ def test_numbers_that_contradict_a_claim_change_its_verdict(measured, name, valu
     given = {key: value if isinstance(value, Number) else Number.exact(value) for key, value in values.items()}
     numbers = {**measured(name).numbers, **given}
     assert claim(name).judge(numbers).verdict == verdict
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_intervals_that_reach_everywhere_support_nothing(measured, name):
+    assert claim(name).judge(unsure(measured(name).numbers)).verdict == "not supported"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from small_forms import unsure
 
 from mingyue.claims.claim import Number, Trial
 from mingyue.claims.scaling import additive, saturation, variance
@@ -106,6 +107,11 @@ def test_the_jacobian_is_that_of_softmax():
 )
 def test_saturation_can_have_each_verdict(measured, values, verdict):
     assert saturation.CLAIM.judge(changed(measured(saturation).numbers, **values)).verdict == verdict
+
+
+@pytest.mark.parametrize("claim", [variance, saturation, additive])
+def test_intervals_that_reach_everywhere_support_nothing(measured, claim):
+    assert claim.CLAIM.judge(unsure(measured(claim).numbers)).verdict == "not supported"
 
 
 def steps(**values):
