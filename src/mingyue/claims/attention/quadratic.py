@@ -67,7 +67,7 @@ def measure(trial: Trial) -> Measurement:
         foretold = kept[name][-2] * (weighed[-1] / weighed[-2]) ** _POWERS[name]
         numbers[f"prediction_off_{name}"] = Number.exact(abs(foretold / kept[name][-1] - 1))
     numbers |= _counted(trial.pick(64, 128, 256), weighed[0])
-    measured = [
+    measured: list[dict[str, Any]] = [
         {"path": path, "tokens": n, "bytes": size, "seen": "measured"}
         for path in paths
         for n, size in zip(weighed, kept[path], strict=True)

@@ -51,7 +51,7 @@ def measure(trial: Trial) -> Measurement:
         "length": Number.exact(length),
         "masked_total": _furthest(last["masked"]),
         "untrained_total": _furthest(untrained),
-        "open_total": Number.mean(last["open"]),
+        "open_total": Number.median(last["open"]),
         "passes_apart": Number.largest(apart, "nats"),
     }
     rows: list[dict[str, Any]] = []
