@@ -30,6 +30,8 @@ HELPS = 0.5
 UNCHANGED = 0.1
 """A longer training changes nothing if the divergence stays the same within this share."""
 _WINDOW = 64
+_FLOOR = 1e-9
+"""Smaller divergences are rounding, and are drawn as this one."""
 _EVEN = 5.0
 """Concentration of the Dirichlet distribution of the source: large enough that every transition is seen."""
 
@@ -56,8 +58,8 @@ def measure(trial: Trial) -> Measurement:
             "theory": Number.exact(theory),
         }
         for name, number in gaps.items():
-            floored = {"value": max(number.value, 1e-9), "low": max(number.low, 1e-9)}
-            rows.append(number.row(N=length, gap=name) | floored)
+            floored = {column: max(end, _FLOOR) for column, end in number.row().items()}
+            rows.append({"N": length, "gap": name, **floored})
     shortest, longest = found[lengths[0]], found[lengths[-1]]
     longer = [_trained(seed, lengths[0], LONGER * steps) for seed in chosen]
 
