@@ -61,6 +61,7 @@ def test_wider_attention_has_as_many_weights_as_the_feed_forward_part_and_embedd
     assert attention == pytest.approx(wide, rel=0.05)
     model = facts._model("16", 20, 0)
     assert not model.embedding.weight.requires_grad
+    assert value("facts", "recalled_cut") < value("facts", "recalled_0") < value("facts", "recalled_64")
     # Without a feed-forward part and its weights: norms, and attention 4·d².
     assert value("facts", "parameters_0") >= 4 * 16**2
 
@@ -80,9 +81,11 @@ def test_verdicts_follow_the_numbers():
     assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=0.5) == SUPPORTED
     assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=0.9) == CORRECTED
     assert judged("facts", recalled_0=0.2, recalled_16=0.9, recalled_64=0.9, recalled_attention=0.5) == NOT_SUPPORTED
-    unsure = Number(0.5, 0.2, 0.8)
-    assert judged("facts", recalled_0=0.2, recalled_16=unsure, recalled_64=0.9, recalled_attention=0.5) == NOT_SUPPORTED
-    assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=unsure) == SUPPORTED
+    wide = Number(0.5, 0.2, 0.8)
+    assert judged("facts", recalled_0=0.2, recalled_16=wide, recalled_64=0.9, recalled_attention=0.5) == NOT_SUPPORTED
+    assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=wide) == SUPPORTED
+    stored = {"recalled_0": 0.2, "recalled_16": 0.5, "recalled_64": 0.9, "recalled_attention": 0.5}
+    assert judged("facts", **stored, recalled_cut=0.5) == NOT_SUPPORTED  # not in the layer that was taken out
     assert judged("facts", recalled_0=0.7, recalled_16=0.8, recalled_64=0.9, recalled_attention=0.5) == NOT_SUPPORTED
     assert judged("memory", query_own=0.5, query_previous=0.0) == SUPPORTED
     assert judged("memory", query_own=0.5, query_previous=0.5) == NOT_SUPPORTED
