@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Measurement, Number, Trial
+from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Measurement, Number, Numbers, Trial
 from mingyue.claims.registry import find
 
-__all__ = ["CORRECTED", "NOT_SUPPORTED", "SUPPORTED", "judged", "small", "value"]
+__all__ = ["CORRECTED", "NOT_SUPPORTED", "SUPPORTED", "judged", "small", "unsure", "value"]
 
 
 @functools.cache
@@ -17,6 +17,11 @@ def small(name: str) -> Measurement:
 
 def value(name: str, number: str) -> float:
     return small(name).numbers[number].value
+
+
+def unsure(numbers: Numbers) -> Numbers:
+    """The same values in the middle of intervals that reach everywhere: as measured once, with nothing known."""
+    return {name: Number(number.value, -1e9, 1e9) for name, number in numbers.items()}
 
 
 def judged(name: str, **changes: float | Number) -> str:

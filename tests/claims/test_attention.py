@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, small, value
+from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, small, unsure, value
 
 from mingyue.claims.attention import (
     context,
@@ -130,6 +130,11 @@ def test_distance_rotary_learns_a_distance_that_a_model_without_positions_does_n
     assert value("distance", "steps_rotary_near") < value("distance", "steps_none_near")
 
 
+def test_distance_counts_steps_that_do_not_depend_on_the_limit():
+    one, other = (distance._run("rotary", 2, limit, 0) for limit in (50, 100))
+    assert one == other and one.reached and one.steps < 50
+
+
 @pytest.mark.parametrize("name", CLAIMS)
 def test_each_number_has_words_and_the_figures_draw_in_both_languages(name):
     claim, measurement = CLAIMS[name], small(name)
@@ -145,6 +150,7 @@ def test_each_number_has_words_and_the_figures_draw_in_both_languages(name):
 
 GAPS = {f"{word}_{state}": gap for word in ("strike", "bank") for state, gap in (("guess", 0.02), ("translate", 0.9))}
 UNTRAINED = ("strike_untrained", "bank_untrained", "bank_causal_untrained", "strike_causal", "strike_causal_untrained")
+WITH_POSITIONS = ("learned", "sinusoidal", "rotary")
 
 # Numbers with which each claim comes out as its name in the list says; changes make it another verdict.
 GOOD: dict[str, tuple[str, dict[str, float]]] = {
@@ -167,13 +173,14 @@ GOOD: dict[str, tuple[str, dict[str, float]]] = {
     "last-row": (
         CORRECTED,
         {"cache_error": 1e-6, "other_rows_error": 0, "likelihood_error": 1e-7, "last_term_share": 0.05}
-        | {"rows_all": 1, "rows_last": 0.05, "loss_all": 1.0, "loss_last": 2.0},
+        | {"rows_all": 1, "rows_last": 0.05, "loss_all": 1.0, "loss_last": 2.0, "loss_more": 1.0},
     ),
     "quadratic": (
         CORRECTED,
         {"time_slope_explicit": 2.1, "bytes_slope_explicit": 1.97, "time_slope_fused": 1.9, "bytes_slope_fused": 1.0}
         | {"time_slope_window": 1.1, "bytes_slope_window": 1.0, "products_over_n2d": 2, "block_halves_at": 6}
-        | {"block_slope_at_d": 1.14},
+        | {"block_slope_at_d": 1.14}
+        | {f"prediction_off_{path}": 0.02 for path in ("explicit", "fused", "window")},
     ),
     "context": (
         CORRECTED,
@@ -200,14 +207,19 @@ GOOD: dict[str, tuple[str, dict[str, float]]] = {
     ),
     "distance": (
         SUPPORTED,
-        {"limit": 400, "nearest": 1, "farthest": 12}
+        {"limit": 400, "nearest": 1, "farthest": 12, "chance": 0.06}
         | {f"steps_none_{where}": 400.0 for where in ("near", "far")}
-        | {f"steps_{kind}_{where}": 100.0 for kind in ("learned", "sinusoidal", "rotary") for where in ("near", "far")},
+        | {f"reached_none_{where}": 0.0 for where in ("near", "far")}
+        | {f"accuracy_none_{where}": 0.5 for where in ("near", "far")}
+        | {f"steps_{kind}_{where}": 100.0 for kind in WITH_POSITIONS for where in ("near", "far")}
+        | {f"reached_{kind}_{where}": 1.0 for kind in WITH_POSITIONS for where in ("near", "far")}
+        | {f"accuracy_{kind}_{where}": 0.95 for kind in WITH_POSITIONS for where in ("near", "far")},
     ),
 }
 
 OTHERWISE = [
     ("rows", {"sum_error": 0.01}, NOT_SUPPORTED),
+    ("rows", {"lookup_least_weight": Number(1e-14, 0.0, 1e-14)}, NOT_SUPPORTED),
     ("rows", {"least_weight": 0.0}, NOT_SUPPORTED),
     ("rows", {"outside": 0.1}, NOT_SUPPORTED),
     ("rows", {"score_columns": 7}, NOT_SUPPORTED),
@@ -215,6 +227,7 @@ OTHERWISE = [
     ("mask", {"above_diagonal": 1e-9}, NOT_SUPPORTED),
     ("mask", {"future_changes_past": 0.1}, NOT_SUPPORTED),
     ("mask", {"future_without_mask": 0.0}, NOT_SUPPORTED),
+    ("mask", {"future_without_mask": Number(2.0, 0.0, 3.0)}, NOT_SUPPORTED),
     ("mask", {"constant_fp16_overflows": 0}, SUPPORTED),
     ("parallel", {"prefix_error": 0.1}, NOT_SUPPORTED),
     ("parallel", {"transformer_chain_a_token": 1}, NOT_SUPPORTED),
@@ -222,12 +235,15 @@ OTHERWISE = [
     ("parallel", {"passes_a_written_token": 0.1, "transformer_faster_from": 0}, SUPPORTED),
     ("last-row", {"other_rows_error": 0.5}, NOT_SUPPORTED),
     ("last-row", {"rows_all": 0.5}, NOT_SUPPORTED),
-    ("last-row", {"loss_all": 3.0}, NOT_SUPPORTED),
+    ("last-row", {"loss_more": -0.1}, NOT_SUPPORTED),
+    ("last-row", {"loss_more": Number(1.0, -0.1, 2.1)}, NOT_SUPPORTED),
     ("last-row", {"last_term_share": 1.0}, SUPPORTED),
     ("quadratic", {"time_slope_explicit": 1.0}, NOT_SUPPORTED),
     ("quadratic", {"bytes_slope_explicit": 1.0}, NOT_SUPPORTED),
     ("quadratic", {"time_slope_window": 2.0}, NOT_SUPPORTED),
     ("quadratic", {"bytes_slope_fused": 2.0}, SUPPORTED),
+    ("quadratic", {"prediction_off_explicit": 0.5}, NOT_SUPPORTED),
+    ("quadratic", {"time_slope_fused": Number(1.9, 1.2, 1.9)}, NOT_SUPPORTED),
     ("context", {"strike_guess": 0.5, "bank_guess": 0.5}, CORRECTED),  # but blind at the beginning of a causal text
     ("context", {"strike_guess": 0.5, "bank_guess": 0.5, "causal_strike_apart": 0.5}, SUPPORTED),
     ("context", {"strike_translate": 0.05}, NOT_SUPPORTED),
@@ -250,17 +266,45 @@ OTHERWISE = [
     ("far", {"accuracy_lstm": 1.0}, CORRECTED),
     ("far", {"gradient_kept_chrono": 0.07}, CORRECTED),
     ("far", {"accuracy_lstm_shortest": 0.3}, NOT_SUPPORTED),  # what was never learned is not forgotten
-    ("distance", {"steps_rotary_far": 400}, NOT_SUPPORTED),
-    ("distance", {"steps_none_far": 110}, NOT_SUPPORTED),
-    ("distance", {"steps_none_near": 300}, CORRECTED),
+    ("distance", {"steps_rotary_far": 400, "reached_rotary_far": 0.5}, NOT_SUPPORTED),
+    ("distance", {"steps_none_far": 110, "reached_none_far": 1.0}, NOT_SUPPORTED),
+    ("distance", {"steps_none_near": 300, "reached_none_near": 1.0}, CORRECTED),
+    ("distance", {"steps_none_near": Number(390, 150, 400), "reached_none_near": 0.7}, NOT_SUPPORTED),
 ]
+
+
+def as_number(value):
+    return value if isinstance(value, Number) else Number.exact(value)
+
+
+def test_a_training_that_did_not_reach_the_accuracy_is_shown_as_a_bound():
+    good = {key: as_number(number) for key, number in GOOD["distance"][1].items()}
+    reason = CLAIMS["distance"].finding(good).reason.en
+    assert "no positions > 400 / > 400; learned 100 / 100" in reason and "50% at 1 and 50% at 12 back" in reason
+    # Reached at the very last step: no bound, whatever the number of steps is.
+    reached = good | {"reached_none_near": Number.exact(1.0), "reached_none_far": Number.exact(1.0)}
+    reason = CLAIMS["distance"].finding(reached).reason.en
+    assert "no positions 400 / 400" in reason and "“>”" not in reason
+
+
+def test_bytes_of_a_length_that_was_measured_are_never_called_predicted():
+    measured = {(row["path"], row["tokens"]): row["bytes"] / 2**20 for row in small("quadratic").tables["bytes"]}
+    predicted = {(row["path"], row["tokens"]) for row in small("quadratic").tables["predicted"]}
+    assert not predicted & set(measured)
+    assert value("quadratic", "measured_explicit_2k") == measured["explicit", 2048]
+    names = set(small("quadratic").numbers)
+    assert "predicted_explicit_2k" not in names and "predicted_explicit_8k" in names
+    for name, words in CLAIMS["quadratic"].labels.items():
+        for seen, chinese in (("measured", "实测"), ("predicted", "预测")):
+            if name.startswith(f"{seen}_"):
+                assert words.en.endswith(f"({seen})") and words.zh.endswith(f"（{chinese}）")
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "verdict"), [(name, {}, verdict) for name, (verdict, _) in GOOD.items()] + OTHERWISE
 )
 def test_verdicts_follow_the_numbers(name, changes, verdict):
-    numbers = {key: Number.exact(number) for key, number in (GOOD[name][1] | changes).items()}
+    numbers = {key: as_number(number) for key, number in (GOOD[name][1] | changes).items()}
     finding = CLAIMS[name].finding(numbers)
     assert finding.verdict == verdict
     assert finding.reason.en
@@ -287,6 +331,13 @@ UNSURE = [
 def test_the_ends_of_the_intervals_count_not_their_middles(name, changes, verdict):
     numbers = {key: Number.exact(number) for key, number in GOOD[name][1].items()} | changes
     assert CLAIMS[name].finding(numbers).verdict == verdict
+
+
+@pytest.mark.parametrize("name", ["rows", "mask", "parallel", "last-row", "quadratic", "distance"])
+def test_intervals_that_reach_everywhere_support_nothing(name):
+    numbers = {key: as_number(number) for key, number in GOOD[name][1].items()}
+    assert CLAIMS[name].judge(numbers).verdict != NOT_SUPPORTED
+    assert CLAIMS[name].judge(unsure(numbers)).verdict == NOT_SUPPORTED
 
 
 @pytest.mark.slow

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, value
+from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, unsure, value
 
 from mingyue.claims.blocks import facts, feedforward, memory, parts, residual
-from mingyue.claims.claim import Trial
+from mingyue.claims.claim import Number, Trial
 from mingyue.claims.training import tiny
 from mingyue.nn import CAUSAL, Rotation
 
@@ -29,6 +29,9 @@ def test_the_small_form_gives_the_verdict_that_is_true(name, verdict):
 def test_without_norms_and_path_the_gradient_dies_out_and_without_the_path_alone_tokens_become_one():
     assert value("residual", "bare-plain_gradient") < 1e-3
     assert min(value("residual", f"{arm}-plain_cosine") for arm in ("pre", "post")) > 0.99
+    # With norms the gradient arrives without the path; without norms the path lets vectors grow.
+    assert min(value("residual", f"{arm}-plain_gradient") for arm in ("pre", "post")) > 0.1
+    assert value("residual", "bare_growth") > 10 > value("residual", "pre_growth")
     assert value("residual", "pre_cosine") < value("residual", "post_cosine")
 
 
@@ -58,6 +61,7 @@ def test_wider_attention_has_as_many_weights_as_the_feed_forward_part_and_embedd
     assert attention == pytest.approx(wide, rel=0.05)
     model = facts._model("16", 20, 0)
     assert not model.embedding.weight.requires_grad
+    assert value("facts", "recalled_cut") < value("facts", "recalled_0") < value("facts", "recalled_64")
     # Without a feed-forward part and its weights: norms, and attention 4·d².
     assert value("facts", "parameters_0") >= 4 * 16**2
 
@@ -72,10 +76,16 @@ def test_the_memory_of_a_source_text_is_one_for_all_blocks_and_steps():
 def test_verdicts_follow_the_numbers():
     assert judged("feedforward", attention_ratio=0.8) == NOT_SUPPORTED
     assert judged("feedforward", feedforward_ratio=0.9) == NOT_SUPPORTED
+    assert judged("feedforward", attention_ratio=Number(1.0, 0.9, 1.1)) == NOT_SUPPORTED
     assert judged("feedforward", given_weights=0.1) == NOT_SUPPORTED
     assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=0.5) == SUPPORTED
     assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=0.9) == CORRECTED
     assert judged("facts", recalled_0=0.2, recalled_16=0.9, recalled_64=0.9, recalled_attention=0.5) == NOT_SUPPORTED
+    wide = Number(0.5, 0.2, 0.8)
+    assert judged("facts", recalled_0=0.2, recalled_16=wide, recalled_64=0.9, recalled_attention=0.5) == NOT_SUPPORTED
+    assert judged("facts", recalled_0=0.2, recalled_16=0.5, recalled_64=0.9, recalled_attention=wide) == SUPPORTED
+    stored = {"recalled_0": 0.2, "recalled_16": 0.5, "recalled_64": 0.9, "recalled_attention": 0.5}
+    assert judged("facts", **stored, recalled_cut=0.5) == NOT_SUPPORTED  # not in the layer that was taken out
     assert judged("facts", recalled_0=0.7, recalled_16=0.8, recalled_64=0.9, recalled_attention=0.5) == NOT_SUPPORTED
     assert judged("memory", query_own=0.5, query_previous=0.0) == SUPPORTED
     assert judged("memory", query_own=0.5, query_previous=0.5) == NOT_SUPPORTED
@@ -84,29 +94,35 @@ def test_verdicts_follow_the_numbers():
         assert judged("memory", **{name: float("nan")}) == NOT_SUPPORTED
 
 
+@pytest.mark.parametrize("name", CLAIMS)
+def test_intervals_that_reach_everywhere_support_nothing(name):
+    assert CLAIMS[name].judge(unsure(small(name).numbers)).verdict == NOT_SUPPORTED
+
+
 def test_verdicts_on_the_residual_path():
     gradients = every_arm("gradient", pre=2, post=1, pre_plain=1e-4, post_plain=1e-4, bare=1, bare_plain=1e-4)
     cosines = every_arm("cosine", pre=0.3, post=0.4, pre_plain=0.99, post_plain=0.99, bare=0.5, bare_plain=0.99)
-    trained = {
-        "trained_depth": 6,
-        "pre_warm_loss": 2.0,
-        "pre_cold_loss": 2.0,
-        "post_warm_loss": 2.1,
-        "post_cold_loss": 3.0,
-    }
-    learned = {**trained, "pre-plain_warm_loss": 2.05}
+    losses = dict.fromkeys(("pre_warm", "pre_cold", "post_warm", "post_cold", "bare_warm", "bare-plain_warm"), 2.0)
+    trained = {"trained_depth": 6, "untrained_loss": 5.0, **{f"{name}_loss": loss for name, loss in losses.items()}}
+    failed, learned = ({**trained, "pre-plain_warm_loss": loss} for loss in (3.0, 2.05))
 
-    def verdict(**changes: float) -> str:
+    def verdict(**changes: float | Number) -> str:
         return judged("residual", **{**gradients, **cosines, **changes})
 
     assert verdict() == SUPPORTED
-    assert verdict(**trained, **{"pre-plain_warm_loss": 3.0}) == SUPPORTED
+    assert verdict(**failed) == SUPPORTED
     assert verdict(**learned) == NOT_SUPPORTED
+    assert verdict(**{**failed, "pre-plain_warm_loss": Number(3.0, 1.9, 4.1)}) == NOT_SUPPORTED
     assert verdict(post_cosine=0.99) == CORRECTED
-    assert verdict(**{"pre-plain_gradient": 1.0}) == CORRECTED
+    assert verdict(bare_gradient=1e6) == CORRECTED
+    assert verdict(**{"pre-plain_gradient": 1.0}) == CORRECTED  # with norms it arrives without the path
+    assert verdict(**{"pre-plain_gradient": Number(0.05, 0.01, 2.0)}) == CORRECTED
+    assert verdict(**{"bare-plain_gradient": 1.0}) == NOT_SUPPORTED  # it arrives with neither
     assert verdict(**{"pre-plain_gradient": 1.0, "pre-plain_cosine": 0.5}) == NOT_SUPPORTED
     assert verdict(pre_gradient=1e-3) == NOT_SUPPORTED
+    assert verdict(pre_gradient=Number(5.0, 2.0, 20.0)) == NOT_SUPPORTED
     assert verdict(pre_cosine=0.95) == NOT_SUPPORTED
+    assert verdict(pre_cosine=Number(0.8, 0.7, 0.95)) == NOT_SUPPORTED
 
 
 @pytest.mark.parametrize("name", CLAIMS)

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, value
+from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, unsure, value
 
 from mingyue.claims.claim import Number, Trial
 from mingyue.claims.embeddings import (
@@ -94,6 +94,8 @@ TRAINED = {"gap": 0.05, "gap_random": 0.05, "end_to_end_cat_nearer": 0.5} | {
         ("trained-embedding", TRAINED | {"end_to_end_cat_nearer": Number(0.5, -0.1, 1.1)}, NOT_SUPPORTED),
         ("tying", {"worse": 0.0}, SUPPORTED),
         ("tying", {"worse": 0.2}, CORRECTED),
+        ("tying", {"worse": Number(0.06, 0.01, 0.11)}, CORRECTED),
+        ("tying", {"worse": Number(0.0, -0.1, 0.1)}, NOT_SUPPORTED),
         ("tying", {"saved": 4799}, NOT_SUPPORTED),
         ("tying", {"gradient_error": 0.01}, NOT_SUPPORTED),
         ("order", {"encoder_none": 1e-3}, NOT_SUPPORTED),
@@ -117,6 +119,7 @@ TRAINED = {"gap": 0.05, "gap_random": 0.05, "end_to_end_cat_nearer": 0.5} | {
         ("rotary", {"angle_error": 0.5}, NOT_SUPPORTED),
         ("rotary", {"angles": 1}, NOT_SUPPORTED),
         ("rotary", {"logits_rotary": 0.1}, NOT_SUPPORTED),
+        ("rotary", {"logits_learned": 0.0}, NOT_SUPPORTED),
         ("longer", {"rise_rotary": 0.0, "rise_learned": 1.0}, SUPPORTED),
         ("longer", {"rise_rotary": 0.0, "rise_learned": 0.0}, NOT_SUPPORTED),
         ("longer", {"rise_rotary": 0.0, "rise_learned": Number(1.0, 0.0, 2.0)}, NOT_SUPPORTED),
@@ -129,6 +132,11 @@ TRAINED = {"gap": 0.05, "gap_random": 0.05, "end_to_end_cat_nearer": 0.5} | {
 )
 def test_numbers_that_contradict_a_claim_change_its_verdict(name, changes, verdict):
     assert judged(name, **changes) == verdict
+
+
+@pytest.mark.parametrize("name", ["tying", "order", "learned", "rotary"])
+def test_intervals_that_reach_everywhere_support_nothing(name):
+    assert CLAIMS[name].judge(unsure(small(name).numbers)).verdict == NOT_SUPPORTED
 
 
 @pytest.mark.parametrize("name", CLAIMS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, value
+from small_forms import CORRECTED, NOT_SUPPORTED, SUPPORTED, judged, small, unsure, value
 
 from mingyue.claims.claim import Number, Trial
 from mingyue.claims.heads import dataflow, many_relations, one_matrix, orthogonal_heads, own_slice, same_cost
@@ -60,6 +60,18 @@ def test_both_models_of_the_relations_have_equally_many_parameters_and_two_heads
     assert {best[0]["before"], best[1]["before"]} == {1, 5}
 
 
+def test_a_mixture_is_both_values_with_their_order_guessed():
+    draw = torch.Generator().manual_seed(0)
+    wanted = torch.randint(128, (20_000, 2), generator=draw)
+    swapped = torch.rand(len(wanted), 1, generator=draw) < 0.5
+    guess = torch.where(swapped, wanted.flip(1), wanted)
+    assert float((guess == wanted).float().mean()) == pytest.approx(many_relations.MIXTURE, abs=0.01)
+    logits = torch.nn.functional.one_hot(guess, 128).float()
+    assert many_relations._either(logits, wanted) == 1.0
+    assert many_relations._either(logits.roll(1, 0), wanted) < 0.05
+    assert value("many-relations", "one_head_either") > 0.9 > 0.6 > value("many-relations", "one_head")
+
+
 def test_the_overlap_of_subspaces_is_what_it_is_by_hand():
     numbers = small("orthogonal-heads").numbers
     assert numbers["control_overlap"].value == pytest.approx(0, abs=1e-10)
@@ -87,7 +99,9 @@ def test_the_eight_shapes_are_those_of_the_running_code():
 def test_verdicts_follow_the_numbers():
     assert judged("same-cost", parameters_apart=1) == NOT_SUPPORTED
     assert judged("same-cost", multiply_adds_apart=64) == NOT_SUPPORTED
+    assert judged("same-cost", formula_apart=1) == NOT_SUPPORTED
     assert judged("same-cost", score_ratio=1) == SUPPORTED
+    assert judged("same-cost", score_ratio=3) == NOT_SUPPORTED
     assert judged("one-matrix", faster=2, sizes=2) == SUPPORTED
     assert judged("one-matrix", faster=1, sizes=2) == CORRECTED
     assert judged("one-matrix", faster=0, sizes=2) == NOT_SUPPORTED
@@ -101,8 +115,17 @@ def test_verdicts_follow_the_numbers():
     assert judged("many-relations", one_head=0.8, two_heads=0.99) == CORRECTED
     assert judged("many-relations", one_head=0.98, two_heads=0.99) == NOT_SUPPORTED
     assert judged("many-relations", one_head=0.5, two_heads=0.6) == NOT_SUPPORTED
+    assert judged("many-relations", one_head=Number(0.55, 0.5, 0.8), two_heads=0.99) == CORRECTED
+    assert judged("many-relations", one_head=Number(0.55, 0.5, 0.96), two_heads=0.99) == NOT_SUPPORTED
+    assert judged("many-relations", one_head=0.5, two_heads=Number(0.99, 0.9, 1.0)) == NOT_SUPPORTED
     assert judged("dataflow", shapes=7) == NOT_SUPPORTED
+    assert judged("dataflow", split_bytes=64) == NOT_SUPPORTED
     assert judged("dataflow", view_refused=0, copied_explicit=0) == SUPPORTED
+
+
+@pytest.mark.parametrize("name", ["many-relations", "orthogonal-heads"])
+def test_intervals_that_reach_everywhere_support_nothing(name):
+    assert CLAIMS[name].judge(unsure(small(name).numbers)).verdict == NOT_SUPPORTED
 
 
 def test_heads_count_as_orthogonal_only_far_below_chance():
@@ -113,6 +136,7 @@ def test_heads_count_as_orthogonal_only_far_below_chance():
 
     near, below = Number(0.02, 0.01, 0.03), Number(0.2, 0.19, 0.21)
     assert verdict(near, near) == SUPPORTED
+    assert verdict(near, Number(0.05, 0.03, 0.07)) != SUPPORTED  # not surely near
     assert verdict(below, near) == CORRECTED
     assert verdict(below, Number(0.2, 0.1, 0.3)) == NOT_SUPPORTED  # the interval reaches chance
     assert verdict(chance, near) == NOT_SUPPORTED
@@ -143,5 +167,5 @@ def test_times_of_two_ways_are_compared_turn_by_turn():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_report_form_of_what_is_trained_gives_the_same_verdicts():
-    for name, verdict in (("many-relations", SUPPORTED), ("orthogonal-heads", NOT_SUPPORTED)):
+    for name, verdict in (("many-relations", CORRECTED), ("orthogonal-heads", NOT_SUPPORTED)):
         assert CLAIMS[name].judge(CLAIMS[name].measure(Trial("report")).numbers).verdict == verdict

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from small_forms import unsure
 
 from mingyue.claims.claim import Number, Trial
 from mingyue.claims.likelihood import chain_rule, logs, maximum_likelihood
@@ -46,6 +47,7 @@ def test_the_small_form_is_supported(measured, name):
         ("chain_rule", {"untrained_total": 0.9}, "not supported"),
         ("chain_rule", {"passes_apart": 0.01}, "not supported"),
         ("chain_rule", {"open_total": 1.0}, "not supported"),
+        ("chain_rule", {"open_total": Number(3.0, 0.5, 5.5)}, "not supported"),
         ("logs", {"zero_after": 5000.0}, "not supported"),
         ("logs", {"sum_off": 0.1}, "not supported"),
         ("logs", {"sums_finite": 0.0}, "not supported"),
@@ -58,8 +60,18 @@ def test_the_small_form_is_supported(measured, name):
         ("maximum_likelihood", {"ratio_most": 2.0}, "not supported"),
         ("maximum_likelihood", {"ratio_least": 0.5}, "not supported"),
         ("maximum_likelihood", {"text_loss_apart": 0.1}, "not supported"),
+        ("maximum_likelihood", {"text_gradient_apart": 0.1}, "not supported"),
+        ("maximum_likelihood", {"untrained_least": 0.05}, "not supported"),
+        ("maximum_likelihood", {"gain_short": -0.01}, "not supported"),
+        ("maximum_likelihood", {"gain_long": Number(0.01, -0.01, 0.03)}, "not supported"),
+        ("maximum_likelihood", {"more_text": 0.9}, "not supported"),
+        ("maximum_likelihood", {"more_training": 0.5}, "not supported"),
+        ("maximum_likelihood", {"left_most": Number(0.05, -0.1, 0.2)}, "not supported"),
         ("hallucination", {"off_most": 0.0, "off_at": 0.9}, "not supported"),
         ("hallucination", {"stranger_answered": 0.2}, "not supported"),
+        ("hallucination", {"untrained_answered": 1.0, "stranger_answered": 0.95}, "not supported"),
+        ("hallucination", {"off_most": Number(0.5, 0.4, 0.6), "off_at": 0.5}, "not supported"),
+        ("hallucination", {"untrained_likeliest": 0.9, "stranger_likeliest": 0.5}, "supported with a correction"),
         ("hallucination", {"stranger_likeliest": 0.06}, "supported with a correction"),
         ("shift", {"copied_own_loss": 1.0}, "not supported"),
         ("shift", {"copied_next_loss": 0.5}, "not supported"),
@@ -67,11 +79,18 @@ def test_the_small_form_is_supported(measured, name):
         ("shift", {"shifted_loss": 9.0}, "not supported"),
         ("shift", {"shifted_possible": 0.2}, "not supported"),
         ("shift", {"batch_is_shifted": 0.0}, "not supported"),
+        ("shift", {"shifted_possible": Number(0.95, 0.8, 1.0)}, "not supported"),
     ],
 )
 def test_numbers_that_contradict_a_claim_change_its_verdict(measured, name, values, verdict):
-    numbers = {**measured(name).numbers, **{key: Number.exact(value) for key, value in values.items()}}
+    given = {key: value if isinstance(value, Number) else Number.exact(value) for key, value in values.items()}
+    numbers = {**measured(name).numbers, **given}
     assert claim(name).judge(numbers).verdict == verdict
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_intervals_that_reach_everywhere_support_nothing(measured, name):
+    assert claim(name).judge(unsure(measured(name).numbers)).verdict == "not supported"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -119,6 +138,14 @@ def test_counts_are_those_of_the_text():
     assert counts[ids[0], ids[1]] >= 1 and torch.allclose(truth.sum(-1), torch.ones(6, dtype=torch.float64))
     assert maximum_likelihood._divergence(counts, counts / counts.sum(-1, keepdim=True)) == pytest.approx(0, abs=1e-12)
     assert maximum_likelihood._divergence(counts, truth) > 0
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 128, 200])
+def test_the_loss_of_a_text_counts_each_of_its_pairs_once(length):
+    _, counts, ids = maximum_likelihood._text(2, length)
+    model = maximum_likelihood._model(2)
+    assert maximum_likelihood._text_apart(model, counts, ids) == pytest.approx((0, 0), abs=1e-9)
+    assert maximum_likelihood._text_apart(model, counts.roll(1, 1), ids)[1] > 1e-3
 
 
 @pytest.mark.slow

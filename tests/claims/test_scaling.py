@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from small_forms import unsure
 
 from mingyue.claims.claim import Number, Trial
 from mingyue.claims.scaling import additive, saturation, variance
 
 
 def changed(numbers, **values):
-    return {**numbers, **{name: Number.exact(value) for name, value in values.items()}}
+    given = {name: value if isinstance(value, Number) else Number.exact(value) for name, value in values.items()}
+    return {**numbers, **given}
 
 
 def specs(claim, measurement):
@@ -37,7 +39,15 @@ def test_variance_grows_with_the_width_and_is_1_after_scaling(measured):
 
 @pytest.mark.parametrize(
     "values",
-    [{"ratio_most": 1.3}, {"ratio_least": 0.5}, {"scaled_most": 4.0}, {"scaled_least": 0.1}, {"mean_most": -0.2}],
+    [
+        {"ratio_most": 1.3},
+        {"ratio_least": 0.5},
+        {"scaled_most": 4.0},
+        {"scaled_least": 0.1},
+        {"mean_most": -0.2},
+        {"ratio_most": Number(1.0, 0.8, 1.2)},
+        {"mean_most": Number(0.0, -0.06, 0.06)},
+    ],
 )
 def test_variance_can_fail(measured, values):
     assert variance.CLAIM.judge(changed(measured(variance).numbers, **values)).verdict == "not supported"
@@ -61,6 +71,16 @@ def test_saturation_is_of_the_typical_row_and_not_of_the_mean(measured):
     assert set(numbers) == set(saturation.CLAIM.labels)
 
 
+def test_that_few_rows_carry_the_gradient_is_said_only_where_it_was_measured(measured):
+    numbers = measured(saturation).numbers
+    assert "A tenth of the rows" in saturation.CLAIM.finding(numbers).reason.en
+    for values in ({"plain_top_share_most": 0.3}, {"plain_gap_top_most": 30.0}):
+        found = saturation.CLAIM.finding(changed(numbers, **values))
+        assert found.verdict == "supported with a correction" and "A tenth of the rows" not in found.reason.en
+    shares = [number for name, number in numbers.items() if "vanished" in name or "share" in name]
+    assert shares and all(number.low >= 0 and number.high <= 1 for number in shares)
+
+
 def test_the_jacobian_is_that_of_softmax():
     import torch
 
@@ -79,18 +99,31 @@ def test_the_jacobian_is_that_of_softmax():
         ({"scaled_vanished_most": 0.1}, "not supported"),
         ({"scaled_largest_most": 0.9}, "not supported"),
         ({"plain_gradient_mean_most": 0.001}, "supported"),
+        ({"plain_gradient_median_most": 0.1}, "not supported"),
+        ({"scaled_gradient_median_most": 0.01}, "not supported"),
+        ({"plain_largest_most": Number(0.97, 0.9, 1.0)}, "not supported"),
+        ({"scaled_jacobian_most": Number(0.24, 0.1, 0.4)}, "not supported"),
     ],
 )
 def test_saturation_can_have_each_verdict(measured, values, verdict):
     assert saturation.CLAIM.judge(changed(measured(saturation).numbers, **values)).verdict == verdict
 
 
+@pytest.mark.parametrize("claim", [variance, saturation, additive])
+def test_intervals_that_reach_everywhere_support_nothing(measured, claim):
+    assert claim.CLAIM.judge(unsure(measured(claim).numbers)).verdict == "not supported"
+
+
 def steps(**values):
     names = {"least_width": 8, "most_width": 256, "steps": 400}
     for end, needed in (("least", (100, 105, 95)), ("most", (120, 400, 110))):
         for arm, step in zip(("additive", "plain", "scaled"), needed, strict=True):
-            names |= {f"{arm}_{end}": step, f"{arm}_{end}_there": float(step < 400)}
-    return {name: Number.exact(value) for name, value in (names | values).items()}
+            names |= {f"{arm}_{end}": step, f"{arm}_{end}_there": float(values.get(f"{arm}_{end}", step) < 400)}
+    names |= values
+    for end in ("least", "most"):
+        for arm in ("plain", "scaled"):
+            names.setdefault(f"{arm}_{end}_ratio", names[f"{arm}_{end}"] / names[f"additive_{end}"])
+    return changed({}, **names)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +135,10 @@ def steps(**values):
         ({"scaled_most": 200}, "not supported"),
         ({"plain_least": 300}, "not supported"),
         ({"additive_most": 400}, "not supported"),
+        ({"plain_most_ratio": Number(2.0, 1.2, 2.8)}, "not supported"),
+        ({"scaled_most_ratio": Number(1.0, 0.4, 1.6)}, "not supported"),
+        ({"scaled_least_ratio": Number(0.7, 0.6, 0.8)}, "supported with a correction"),
+        ({"scaled_least_ratio": Number(0.9, 0.5, 1.3)}, "not supported"),
     ],
 )
 def test_additive_can_have_each_verdict(values, verdict):

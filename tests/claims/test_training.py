@@ -126,6 +126,12 @@ def test_intervals_are_those_of_students_t():
     number = Number.mean([1.0, 2.0, 3.0])
     assert (number.value, number.high) == (2.0, pytest.approx(2 + 4.303 / 3**0.5, abs=1e-3))
     assert Number.mean([4.0]) == Number.exact(4.0)
+    assert Number.share([1.0, 1.0, 0.9]) == Number.mean([1.0, 1.0, 0.9]).clipped(0.0, 1.0)
+    assert Number.share([1.0, 1.0, 0.9]).high == 1.0 < Number.mean([1.0, 1.0, 0.9]).high
     assert Number.median([5.0, 1.0, 2.0]) == Number(2.0, 1.0, 5.0)
+    assert number.at_least(-0.5) and not number.at_least(0.0) and number.at_most(4.5) and not number.at_most(4.0)
+    assert number.near(2.0, 2.5) and not number.near(2.0, 2.0) and not number.near(1.0, 2.5)
+    nan = Number.exact(float("nan"))
+    assert not (nan.at_least(0.0) or nan.at_most(0.0) or nan.near(0.0, 1.0))
     with pytest.raises(ValueError, match="samples"):
         Number.mean([])

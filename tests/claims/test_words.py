@@ -215,6 +215,13 @@ def test_every_reason_can_be_written_whatever_the_numbers(name):
     assert verdicts
 
 
+@pytest.mark.parametrize("name", [name for name in CLAIMS if name != "trained-embedding"])
+def test_numbers_that_are_nan_support_nothing(name):
+    """A NaN is neither above nor below a tolerance."""
+    claim, nan = CLAIMS[name], Number.exact(float("nan"))
+    assert claim.judge(dict.fromkeys(claim.labels, nan)).verdict == "not supported"
+
+
 def test_a_text_without_its_value_is_an_error():
     with pytest.raises(KeyError):
         Wording(CLAIMS["variance"].module, "en").text("reasons", "found")

@@ -54,6 +54,11 @@ class Number:
         return cls(centre, centre - half, centre + half, unit)
 
     @classmethod
+    def share(cls, samples: Sequence[float], unit: str = "") -> Number:
+        """The mean of shares with its 95 % interval, cut to 0 to 1: no share lies beyond."""
+        return cls.mean(samples, unit).clipped(0.0, 1.0)
+
+    @classmethod
     def median(cls, samples: Sequence[float], unit: str = "") -> Number:
         """The median of samples between the smallest and the largest: for skewed ones, as counts of steps and times."""
         return cls(statistics.median(samples), min(samples), max(samples), unit)
@@ -67,6 +72,18 @@ class Number:
     def clipped(self, low: float, high: float) -> Number:
         """The same number with its interval cut to the values that are possible."""
         return Number(self.value, max(low, self.low), min(high, self.high), self.unit)
+
+    def at_least(self, limit: float) -> bool:
+        """Whether the whole interval is at or above `limit`. False for NaN."""
+        return self.low >= limit
+
+    def at_most(self, limit: float) -> bool:
+        """Whether the whole interval is at or below `limit`. False for NaN."""
+        return self.high <= limit
+
+    def near(self, centre: float, tolerance: float) -> bool:
+        """Whether the whole interval is within `tolerance` of `centre`. False for NaN."""
+        return self.at_least(centre - tolerance) and self.at_most(centre + tolerance)
 
     def row(self, column: str = "value", **others: Any) -> dict[str, Any]:  # noqa: ANN401  (plain JSON values)
         """A row for a figure: the other columns, the value in `column`, its interval in `low` and `high`."""

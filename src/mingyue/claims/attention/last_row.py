@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial
 from mingyue.claims.figures import Bars, Lines
 from mingyue.claims.grammar import Lexicon, topics
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
@@ -31,7 +31,7 @@ def measure(trial: Trial) -> Measurement:
     found: dict[str, list[float]] = {}
     losses: dict[str, list[float]] = {arm: [] for arm in _ARMS}
     norms: dict[str, list[Tensor]] = {arm: [] for arm in _ARMS}
-    for seed in seeds(trial, 2, 4, 10):
+    for seed in seeds(trial, 3, 4, 10):
         model = tiny(len(words), context=_LENGTH, seed=seed, initialisation="xavier")
         for name, value in _exact(model, train, seed, norms).items():
             found.setdefault(name, []).append(value)
@@ -40,6 +40,8 @@ def measure(trial: Trial) -> Measurement:
     numbers = {name: Number.largest(samples) for name, samples in found.items() if name.endswith("_error")}
     numbers |= {name: Number.median(samples) for name, samples in found.items() if name not in numbers}
     numbers |= {f"loss_{arm}": Number.mean(samples, "nats") for arm, samples in losses.items()}
+    more = [last - every for every, last in zip(losses["all"], losses["last"], strict=True)]
+    numbers["loss_more"] = Number.mean(more, "nats")
     gradient = [
         Number.median([float(norm[row]) for norm in rows]).row(loss=arm, row=row + 1)
         for arm, rows in norms.items()
@@ -107,10 +109,9 @@ def _trained(arm: str, texts: tuple[Tensor, Tensor], steps: int, seed: int) -> f
 
 def judge(numbers: Numbers) -> Judgement:
     """The last row suffices for the next token; every row for training and for the likelihood."""
-    value = values(numbers)
-    generates = value["cache_error"] <= ROUNDING and value["other_rows_error"] <= ROUNDING
-    trains = value["rows_all"] == 1 and value["loss_all"] < value["loss_last"]
-    every_row = value["likelihood_error"] <= ROUNDING and value["last_term_share"] < 0.5
+    generates = all(numbers[name].at_most(ROUNDING) for name in ("cache_error", "other_rows_error"))
+    trains = numbers["rows_all"].low == 1 and numbers["loss_more"].low > 0
+    every_row = numbers["likelihood_error"].at_most(ROUNDING) and numbers["last_term_share"].high < 0.5
     return Judgement.when(generates and trains, "found", correction=every_row)
 
 

@@ -92,8 +92,8 @@ def judge(numbers: Numbers) -> Judgement:
     """Hidden cells exactly 0 and no change of earlier tokens; the constant may need a correction."""
     value = values(numbers)
     exact = value["above_diagonal"] == 0 and value["mask_cells_that_differ"] == 0 and value["constant_fp32"] == 0
-    shut = max(value["first_row_error"], value["future_changes_past"]) <= ROUNDING
-    control = value["future_without_mask"] > CONTROL
+    shut = all(numbers[name].at_most(ROUNDING) for name in ("first_row_error", "future_changes_past"))
+    control = numbers["future_without_mask"].low > CONTROL
     overflows = value["constant_fp16_overflows"] == 1
     in_fp16 = Phrase("overflows" if overflows else "finite")
     return Judgement.when(exact and shut and control, "found", correction=overflows, in_fp16=in_fp16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from mingyue.claims.attention.recurrent import parameters_of, recurrent
 from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
 from mingyue.claims.figures import Lines
-from mingyue.claims.timing import alternating
+from mingyue.claims.timing import alternating, times_as_long
 from mingyue.claims.training import seeds, tiny
 from mingyue.models import DecoderOnly
 
@@ -37,18 +36,18 @@ def measure(trial: Trial) -> Measurement:
         for own in [[row for row in chains if row["net"] == name]]
     }
     deeper = _longest_chain(_nets(2 * _LAYERS, 8, trial.seed)["transformer"](_ids(8, trial.seed))[0, -1].sum())
-    seconds, times = dict[int, dict[str, float]](), list[dict[str, Any]]()
+    speed_up, times = dict[int, Number](), list[dict[str, Any]]()
     for length in lengths:
         found = alternating(
             {name: partial(_train_pass, net, _ids(length, trial.seed)) for name, net in nets.items()},
             turns=trial.pick(2, 9, 25),
         )
-        seconds[length] = {name: statistics.median(samples) for name, samples in found.items()}
+        speed_up[length] = times_as_long(found["tanh"], found["transformer"])
         times += [
             Number.median([1000 * second for second in samples]).row(net=name, tokens=length)
             for name, samples in found.items()
         ]
-    faster = [length for length in lengths if seconds[length]["transformer"] < seconds[length]["tanh"]]
+    faster = [length for length in lengths if speed_up[length].low > 1]  # in three of four turns
     passes, generated = _generate(nets["transformer"], trial.pick(8, 64, 256))
     numbers = {
         "prefix_error": Number.largest(_prefix_error(seed, trial.pick(12, 48, 128)) for seed in seeds(trial, 2, 5, 10)),
@@ -58,7 +57,7 @@ def measure(trial: Trial) -> Measurement:
         "passes_a_written_token": Number.exact(passes / generated),
         "transformer_faster_from": Number.exact(min(faster, default=0), "tokens"),
         "transformer_faster_to": Number.exact(max(faster, default=0), "tokens"),
-        "times_faster_at_most": Number.exact(max(at["tanh"] / at["transformer"] for at in seconds.values())),
+        "times_faster_at_most": max(speed_up.values(), key=lambda number: number.value),
         "parameters_ratio": Number.exact(parameters_of(nets["tanh"]) / parameters_of(nets["transformer"])),
     }
     return Measurement(numbers, {"chains": chains, "times": times})
@@ -119,7 +118,7 @@ def _generate(model: nn.Module, count: int) -> tuple[int, int]:
 def judge(numbers: Numbers) -> Judgement:
     """Equality, and chains that do not grow with the text. Times are reported only: they depend on the machine."""
     value = values(numbers)
-    equal = value["prefix_error"] <= ROUNDING
+    equal = numbers["prefix_error"].at_most(ROUNDING)
     flat = value["transformer_chain_a_token"] == 0 and value["transformer_chain_a_layer"] > 0
     sequential = value["recurrent_chain_a_token"] >= 1
     speed = "faster" if value["transformer_faster_from"] else "never_faster"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Table, Trial, values
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Table, Trial
 from mingyue.claims.figures import Lines
 from mingyue.claims.timing import alternating
 from mingyue.claims.training import tiny
@@ -22,8 +22,12 @@ TIME_TOLERANCE = 0.35
 """Of a slope of times: caches and the fixed cost of a call bend the lines a little."""
 BYTES_TOLERANCE = 0.1
 """Of a slope of bytes."""
+NEARLY_LINEAR = 1.5
+"""A whole block counts as nearly linear where the slope of its work is below this."""
 _WIDTH, _WINDOW = 64, 128
 _LONG = (2048, 8192, 32768, 131072)
+_POWERS = {"explicit": 2, "fused": 1, "window": 1}
+"""Power of n with which kept bytes are expected to grow."""
 _PATHS = ("explicit", "fused", "window")
 _Path = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -60,22 +64,26 @@ def measure(trial: Trial) -> Measurement:
         median = _slope(timed[name], [statistics.median(seconds) for seconds in times[name]])
         numbers[f"time_slope_{name}"] = Number(least, min(least, median), max(least, median))
         numbers[f"bytes_slope_{name}"] = Number.exact(_slope(weighed, kept[name]))
+        foretold = kept[name][-2] * (weighed[-1] / weighed[-2]) ** _POWERS[name]
+        numbers[f"prediction_off_{name}"] = Number.exact(abs(foretold / kept[name][-1] - 1))
     numbers |= _counted(trial.pick(64, 128, 256), weighed[0])
+    measured: list[dict[str, Any]] = [
+        {"path": path, "tokens": n, "bytes": size, "seen": "measured"}
+        for path in paths
+        for n, size in zip(weighed, kept[path], strict=True)
+    ]
     predicted = _predicted(kept, weighed)
-    for row in predicted:
-        if row["path"] != "window":  # it keeps what the fused kernel keeps
-            numbers[f"mebibytes_{row['path']}_{row['tokens'] // 1024}k"] = Number.exact(row["bytes"] / 2**20, "MiB")
+    for row in [*measured, *predicted]:
+        if row["path"] != "window" and row["tokens"] in _LONG:  # a window keeps what the fused kernel keeps
+            name = f"{row['seen']}_{row['path']}_{row['tokens'] // 1024}k"
+            numbers[name] = Number.exact(row["bytes"] / 2**20, "MiB")
     tables = {
         "times": [
             Number.median(seconds).row(path=path, tokens=n)
             for path in paths
             for n, seconds in zip(timed[path], times[path], strict=True)
         ],
-        "bytes": [
-            {"path": path, "tokens": n, "bytes": size, "seen": "measured"}
-            for path in paths
-            for n, size in zip(weighed, kept[path], strict=True)
-        ],
+        "bytes": measured,
         "predicted": predicted,
     }
     return Measurement(numbers, tables)
@@ -153,30 +161,34 @@ def _multiply_adds(run: Callable[[], object]) -> int:
 
 
 def _predicted(kept: Mapping[str, Sequence[int]], lengths: Sequence[int]) -> list[dict[str, Any]]:
-    """Bytes of one head at lengths that few machines can try, from the longest measured text and the expected slope."""
-    powers = {"explicit": 2, "fused": 1, "window": 1}
+    """Bytes of one head at longer texts than measured, from the longest measured one and the expected power."""
     return [
         {"path": name, "tokens": n, "bytes": kept[name][-1] * (n / lengths[-1]) ** power, "seen": "predicted"}
-        for name, power in powers.items()
+        for name, power in _POWERS.items()
         for n in _LONG
+        if n > lengths[-1]
     ]
 
 
 def judge(numbers: Numbers) -> Judgement:
-    """Slopes against 2 and 1, and two products of n²·d multiply-adds."""
-    value = values(numbers)
+    """Slopes against 2 and 1, predictions against what was measured, and two products of n²·d multiply-adds."""
 
     def near(kind: str, path: str, slope: float) -> bool:
         tolerance = TIME_TOLERANCE if kind == "time" else BYTES_TOLERANCE
-        return abs(value[f"{kind}_slope_{path}"] - slope) <= tolerance
+        return numbers[f"{kind}_slope_{path}"].near(slope, tolerance)
 
-    claimed = near("time", "explicit", 2) and near("bytes", "explicit", 2) and value["products_over_n2d"] == 2
-    corrected = near("time", "fused", 2) and near("bytes", "fused", 1)
-    windowed = near("time", "window", 1) and near("bytes", "window", 1)
+    def foretold(*paths: str) -> bool:
+        return all(numbers[f"prediction_off_{path}"].at_most(BYTES_TOLERANCE) for path in paths)
+
+    claimed = near("time", "explicit", 2) and near("bytes", "explicit", 2) and foretold("explicit")
+    claimed = claimed and numbers["products_over_n2d"].value == 2
+    corrected = near("time", "fused", 2) and near("bytes", "fused", 1) and foretold("fused")
+    windowed = near("time", "window", 1) and near("bytes", "window", 1) and foretold("window")
+    layer = numbers["block_slope_at_d"].at_most(NEARLY_LINEAR)
     square = near("time", "fused", 2) and near("bytes", "fused", 2)
-    if claimed and corrected and windowed:
-        return Judgement.corrected("found")
-    return Judgement.when(claimed and square, "found")
+    if claimed and corrected and windowed and layer:
+        return Judgement.corrected("found", "block", "foretold")
+    return Judgement.when(claimed and square, "found", "block", "foretold")
 
 
 def _timed(measurement: Measurement) -> dict[str, object]:
@@ -186,10 +198,14 @@ def _timed(measurement: Measurement) -> dict[str, object]:
     return {"short_from": short[0], "short_to": short[-1], "long_from": long[0], "long_to": long[-1]}
 
 
+def _weighed(measurement: Measurement) -> dict[str, object]:
+    """The longest text whose bytes were measured."""
+    return {"measured_to": max(row["tokens"] for row in measurement.tables["bytes"])}
+
+
 def _bytes(measurement: Measurement) -> Table:
     """Bytes measured, and beyond them predicted."""
-    predicted = [row for row in measurement.tables["predicted"] if row["tokens"] > _LONG[0]]
-    return [*measurement.tables["bytes"], *predicted]
+    return [*measurement.tables["bytes"], *measurement.tables["predicted"]]
 
 
 CLAIM = Claim(
@@ -210,6 +226,7 @@ CLAIM = Claim(
             log_y=True,
             scale=1 / 2**20,
             dashed=("path", "window"),
+            values=_weighed,
         ),
     ],
     seconds=12,

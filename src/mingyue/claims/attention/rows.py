@@ -91,10 +91,11 @@ def _gap_of_zero() -> int:
 def judge(numbers: Numbers) -> Judgement:
     """Shape, sums, positive weights, mixtures, look-up: all within rounding, or the claim is not supported."""
     value = values(numbers)
-    errors = [value[name] for name in ("sum_error", "outside", "mixture_error", "lookup_error")]
+    errors = ("sum_error", "outside", "mixture_error", "lookup_error")
     square = value["score_rows"] == value["score_columns"] == value["tokens"]
-    positive = value["least_weight"] > 0 and value["lookup_least_weight"] > 0
-    return Judgement.when(square and positive and max(errors) <= ROUNDING, "found")
+    positive = numbers["least_weight"].low > 0 and numbers["lookup_least_weight"].low > 0
+    exact = all(numbers[name].at_most(ROUNDING) for name in errors)
+    return Judgement.when(square and positive and exact, "found")
 
 
 CLAIM = Claim(

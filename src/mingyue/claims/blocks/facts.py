@@ -45,9 +45,15 @@ def _model(arm: str, n_words: int, seed: int) -> DecoderOnly:
         positions="sinusoidal",
     )
     if width == 0:
-        for block in model.every_block():
-            block.feedforward = Nothing()
+        _without_feedforward(model)
     model.embedding.weight.requires_grad_(False)
+    return model
+
+
+def _without_feedforward(model: DecoderOnly) -> DecoderOnly:
+    """The same model, its feed-forward parts taken out for good."""
+    for block in model.every_block():
+        block.feedforward = Nothing()
     return model
 
 
@@ -67,6 +73,7 @@ def measure(trial: Trial) -> Measurement:
     recalled: dict[str, list[float]] = {arm: [] for arm in arms}
     losses: dict[str, list[list[float]]] = {arm: [] for arm in arms}
     trained: dict[str, int] = {}
+    cut: list[float] = []
     for seed in seeds(trial, 1, 5, 5):
         ids_B2, objects_B = _facts(n_subjects, n_relations, n_objects, seed)
 
@@ -75,15 +82,18 @@ def measure(trial: Trial) -> Measurement:
 
         for arm in arms:
             model = _model(arm, n_subjects + n_relations + n_objects, seed)
+            trained[arm] = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
             went = fit(model, lambda _: (ids_B2, objects_B), loss, steps=steps, learning_rate=1e-2, seed=seed)  # noqa: B023
             with torch.no_grad():
                 recalled[arm].append(accuracy(model(ids_B2)[:, -1], objects_B))
+                if arm == str(_WIDTHS[-1]):
+                    cut.append(accuracy(_without_feedforward(model)(ids_B2)[:, -1], objects_B))
             losses[arm].append(went.losses)
-            trained[arm] = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    numbers = {f"recalled_{arm}": Number.mean(shares) for arm, shares in recalled.items()}
+    numbers = {f"recalled_{arm}": Number.share(shares) for arm, shares in recalled.items()}
+    numbers["recalled_cut"] = Number.share(cut)
     numbers |= {f"parameters_{arm}": Number.exact(count) for arm, count in trained.items()}
     numbers |= {"facts": Number.exact(n_subjects * n_relations), "chance": Number.exact(1 / n_objects)}
-    bars = [numbers[f"recalled_{arm}"].clipped(0.0, 1.0).row("recalled", arm=arm) for arm in arms]
+    bars = [numbers[f"recalled_{arm}"].row("recalled", arm=arm) for arm in arms]
     lines: list[dict[str, Any]] = []
     for arm in arms:
         for step in range(0, steps, max(1, steps // 60)):
@@ -93,11 +103,13 @@ def measure(trial: Trial) -> Measurement:
 
 
 def judge(numbers: Numbers) -> Judgement:
-    """More facts with each width; a correction if attention alone with as many weights recalls as many."""
-    none, narrow, wide = (numbers[f"recalled_{width}"].value for width in _WIDTHS)
-    if not (narrow >= none + APART and wide >= narrow + APART and wide >= MORE * none):
+    """More facts with each width, lost with the layer; a correction if as wide attention recalls as many."""
+    none, narrow, wide = (numbers[f"recalled_{width}"] for width in _WIDTHS)
+    more = narrow.at_least(none.high + APART) and wide.at_least(narrow.high + APART)
+    lost = numbers["recalled_cut"].high < none.low
+    if not (more and wide.at_least(MORE * none.high) and lost):
         return Judgement.not_supported("found")
-    if numbers[f"recalled_{_ATTENTION}"].value < wide - APART:
+    if numbers[f"recalled_{_ATTENTION}"].high < wide.low - APART:
         return Judgement.supported("found")
     return Judgement.corrected("found", "anywhere")
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mingyue.claims.blocks.parts import Nothing, smoothed
-from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial
 from mingyue.claims.figures import Lines
 from mingyue.claims.training import fit, seeds
 from mingyue.nn import EVERYONE, MultiHeadAttention, PreNormBlock, Rotation, Taps, make_feedforward
@@ -129,9 +129,8 @@ def measure(trial: Trial) -> Measurement:
 
 def judge(numbers: Numbers) -> Judgement:
     """Linear with given weights; at one position as good as linear without the feed-forward part, far better with."""
-    value = values(numbers)
-    linear = value["given_weights"] <= LINEAR and abs(value["attention_ratio"] - 1) <= AS_LINEAR
-    return Judgement.when(linear and value["feedforward_ratio"] <= LOWER, "found")
+    linear = numbers["given_weights"].at_most(LINEAR) and numbers["attention_ratio"].near(1, AS_LINEAR)
+    return Judgement.when(linear and numbers["feedforward_ratio"].at_most(LOWER), "found")
 
 
 CLAIM = Claim(

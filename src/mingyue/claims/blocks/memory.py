@@ -133,13 +133,13 @@ def measure(trial: Trial) -> Measurement:
 def judge(numbers: Numbers) -> Judgement:
     """Keys and values of the one encoder output in all blocks; a correction if queries come from the same block."""
     value = values(numbers)
-    if not all(value[name] <= EQUAL for name in ("read", "memory", "logits")):
+    if not all(numbers[name].at_most(EQUAL) for name in ("read", "memory", "logits")):
         return Judgement.not_supported("differ")
     most = max(value["read"], value["memory"])
     how = Phrase("rounded" if most else "bitwise")
-    if value["query_own"] <= EQUAL and value["query_previous"] >= OTHER:
+    if numbers["query_own"].at_most(EQUAL) and numbers["query_previous"].at_least(OTHER):
         return Judgement.corrected("same", "own_block", how=how, most=most)
-    if value["query_previous"] <= EQUAL:
+    if numbers["query_previous"].at_most(EQUAL):
         return Judgement.supported("same", how=how, most=most)
     return Judgement.not_supported("same", "neither", how=how, most=most)
 

@@ -73,7 +73,7 @@ def _seconds(work: Callable[[], Tensor]) -> float:
 def judge(numbers: Numbers) -> Judgement:
     """Row and product are the same bits; without tying the rows that were read have a gradient, with tying all have."""
     value = values(numbers)
-    equal = value["apart"] == 0 and value["rows_astray"] == 0 and int(value["rows_tied"]) == int(value["vocab_size"])
+    equal = value["apart"] == 0 and value["rows_astray"] == 0 and value["rows_tied"] == value["vocab_size"]
     return Judgement.supported("equal") if equal else Judgement.not_supported("differ")
 
 

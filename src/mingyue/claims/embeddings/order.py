@@ -74,7 +74,7 @@ def _apart(x_2M: Tensor) -> float:
 def judge(numbers: Numbers) -> Judgement:
     """An encoder needs positions; a correction if a causal decoder can tell the order without them."""
     least = min(numbers[f"encoder_{kind}"].low for kind in _KINDS[1:])
-    if numbers["encoder_none"].high > EQUAL or least < DIFFERENT:
+    if not (numbers["encoder_none"].at_most(EQUAL) and least >= DIFFERENT):
         return Judgement.not_supported("encoder_unlike", least=least)
     middle = numbers["decoder_middle"].low
     first, second = numbers["decoder_last_first_block"].high, numbers["decoder_last_second_block"].low

@@ -132,14 +132,18 @@ def _picture(seed: int) -> list[dict[str, Any]]:
 
 
 def judge(numbers: Numbers) -> Judgement:
-    """Queries and keys change, all that should stay does, and each pair has its own angle."""
+    """Queries and keys change, all that should stay does, and each pair has its own angle.
+
+    With the two kinds that are added to embeddings the logits must change: otherwise the shift would show nothing.
+    """
     unchanged = max(numbers[name].high for name in ("score_error", "length_error", "value_turned", "logits_rotary"))
-    turned = min(numbers[name].low for name in ("query_turned", "key_turned"))
+    changes = ("query_turned", "key_turned", "logits_learned", "logits_sinusoidal")
+    turned = all(numbers[name].at_least(TURNED) for name in changes)
     supported = (
         unchanged <= ROUNDING
         and numbers["angle_error"].high <= ANGLE_ROUNDING
-        and turned >= TURNED
-        and int(numbers["pairs"].value) == int(numbers["angles"].value)
+        and turned
+        and numbers["pairs"].value == numbers["angles"].value
     )
     return Judgement.supported("found") if supported else Judgement.not_supported("not_all", "found")
 

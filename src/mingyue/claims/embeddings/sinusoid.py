@@ -91,10 +91,10 @@ def _nearest_rows(width: int) -> list[dict[str, Any]]:
 def judge(numbers: Numbers) -> Judgement:
     """A shift is linear and no two positions are alike; a correction if frequencies are fewer than dimensions."""
     value = values(numbers)
-    errors = [value[name] for name in ("map_error", "spread", "circle_error")]
-    if any(error > ROUNDING for error in errors) or value["nearest"] < APART:
+    rounding = all(value[name] <= ROUNDING for name in ("map_error", "spread", "circle_error"))
+    if not (rounding and value["nearest"] >= APART):
         return Judgement.not_supported("found")
-    if int(value["frequencies"]) == int(value["width"]):
+    if value["frequencies"] == value["width"]:
         return Judgement.supported("found", "each_dimension")
     return Judgement.corrected("found", "in_pairs")
 

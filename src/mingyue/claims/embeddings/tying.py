@@ -101,15 +101,16 @@ def _gradient_error(tied: DecoderOnly, ids_BT: Tensor) -> float:
 
 
 def judge(numbers: Numbers) -> Judgement:
-    """One table fewer and the sum of both gradients; a correction if the held-out loss is worse."""
+    """One table fewer and the sum of both gradients; a correction if the held-out loss is surely worse."""
     value = values(numbers)
-    one_table = int(value["vocab_size"]) * int(value["d_model"])
-    share = int(value["saved"]) / value["parameters_untied"]
-    if int(value["saved"]) != one_table or value["gradient_error"] > ROUNDING:
-        return Judgement.not_supported("found", "gradient", one_table=one_table, share=share)
-    if value["worse"] <= TOLERANCE:
-        return Judgement.supported("found", one_table=one_table, share=share)
-    return Judgement.corrected("found", "costs", one_table=one_table, share=share)
+    said = {"one_table": value["vocab_size"] * value["d_model"], "share": value["saved"] / value["parameters_untied"]}
+    if value["saved"] != said["one_table"] or not numbers["gradient_error"].at_most(ROUNDING):
+        return Judgement.not_supported("found", "gradient", **said)
+    if numbers["worse"].at_most(TOLERANCE):
+        return Judgement.supported("found", **said)
+    if numbers["worse"].low > 0:
+        return Judgement.corrected("found", "costs", **said)
+    return Judgement.not_supported("found", "unclear", **said)
 
 
 def _parameters(measurement: Measurement) -> Table:

@@ -128,8 +128,10 @@ def measure(trial: Trial) -> Measurement:
 def judge(numbers: Numbers) -> Judgement:
     """All shapes are found; a correction if joining the heads copies."""
     value = values(numbers)
-    if value["shapes"] < N_SHAPES:
+    if value["shapes"] != N_SHAPES:
         return Judgement.not_supported("some")
+    if value["split_bytes"] != 0:
+        return Judgement.not_supported("split_copied")
     if not value["view_refused"] and not value["copied_explicit"]:
         return Judgement.supported("view")
     kernel = Phrase("kernel_copied" if value["copied_fused"] else "kernel_joined")

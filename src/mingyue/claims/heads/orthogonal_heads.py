@@ -116,11 +116,12 @@ def judge(numbers: Numbers) -> Judgement:
     chance = numbers["random_overlap"]
     found = [numbers[f"{kind}_overlap"] for kind in _KINDS]
     query, key = (overlap.value / chance.value for overlap in found)
-    if max(query, key) <= NEARLY:
+    if all(overlap.high <= NEARLY * chance.low for overlap in found):
         return Judgement.supported("overlap", "near", query=query, key=key)
     if query <= BELOW and key <= BELOW and all(overlap.high < chance.low for overlap in found):
         return Judgement.corrected("overlap", "below", query=query, key=key)
-    return Judgement.not_supported("overlap", "not_below", query=query, key=key)
+    more = all(overlap.low > chance.high for overlap in found)
+    return Judgement.not_supported("overlap", "above" if more else "not_below", query=query, key=key)
 
 
 CLAIM = Claim(

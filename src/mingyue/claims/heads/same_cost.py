@@ -96,10 +96,12 @@ def measure(trial: Trial) -> Measurement:
 def judge(numbers: Numbers) -> Judgement:
     """Parameters and products are the same; whether anything else grows with the heads."""
     value = values(numbers)
-    if value["parameters_apart"] or value["multiply_adds_apart"]:
+    if any(value[name] != 0 for name in ("parameters_apart", "formula_apart", "multiply_adds_apart")):
         return Judgement.not_supported("differ")
     if value["score_ratio"] <= 1:
         return Judgement.supported("same")
+    if value["score_ratio"] != value["heads"]:
+        return Judgement.not_supported("same", "scores")
     return Judgement.corrected("same", "scores")
 
 

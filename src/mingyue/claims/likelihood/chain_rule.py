@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial
 from mingyue.claims.figures import Lines
 from mingyue.claims.training import fit, seeds, tiny
 from mingyue.models import DecoderOnly
@@ -51,7 +51,7 @@ def measure(trial: Trial) -> Measurement:
         "length": Number.exact(length),
         "masked_total": _furthest(last["masked"]),
         "untrained_total": _furthest(untrained),
-        "open_total": Number.mean(last["open"]),
+        "open_total": Number.median(last["open"]),
         "passes_apart": Number.largest(apart, "nats"),
     }
     rows: list[dict[str, Any]] = []
@@ -128,10 +128,9 @@ def _apart(model: DecoderOnly, length: int, seed: int) -> float:
 
 def judge(numbers: Numbers) -> Judgement:
     """Sums of 1 with the mask, one pass equal to many, and no sum of 1 without the mask."""
-    value = values(numbers)
-    sums = max(abs(value["masked_total"] - 1), abs(value["untrained_total"] - 1)) <= EXACT
-    adds = value["passes_apart"] <= EXACT
-    broken = abs(value["open_total"] - 1) >= BROKEN
+    sums = numbers["masked_total"].near(1, EXACT) and numbers["untrained_total"].near(1, EXACT)
+    adds = numbers["passes_apart"].at_most(EXACT)
+    broken = numbers["open_total"].at_least(1 + BROKEN) or numbers["open_total"].at_most(1 - BROKEN)
     return Judgement.when(sums and adds and broken, "found")
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial
 from mingyue.claims.figures import Bars, Points
 from mingyue.claims.training import seeds, tiny
 from mingyue.training.cross_entropy import linear_cross_entropy
@@ -90,9 +90,8 @@ def _of_training(x_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, log_loss: f
 
 def judge(numbers: Numbers) -> Judgement:
     """Equal in value and gradient, and not equal once targets are not one-hot."""
-    value = values(numbers)
-    equal = all(value[way] <= EQUAL for way in _WAYS)
-    condition = value["smoothed"] > 100 * EQUAL
+    equal = all(numbers[way].at_most(EQUAL) for way in _WAYS)
+    condition = numbers["smoothed"].low > 100 * EQUAL
     return Judgement.when(equal and condition, "found")
 
 

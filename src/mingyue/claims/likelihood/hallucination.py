@@ -35,15 +35,18 @@ def measure(trial: Trial) -> Measurement:
     places = torch.tensor(words.ids(_PLACES))
     of_false: dict[float, list[float]] = {share: [] for share in _SHARES}
     followed, answered, likeliest = list[float](), list[float](), list[float]()
+    untrained = list[Tensor]()
     spread = list[float]()
     strangers = list[Tensor]()
     for seed in chosen:
         shares = dict(zip(generator(seed, "shares").sample(_PEOPLE, len(_PEOPLE)), _SHARES, strict=True))
         lines_BT = words.tensor(_lines(shares))
         model = tiny(len(words), context=8, n_layers=layers, seed=seed, tied_output=False)
+        asked_BT = words.tensor([(person, "住", "在") for person in (*_PEOPLE, _STRANGER)])
+        with torch.no_grad():
+            untrained.append(model(asked_BT)[-1, -1].softmax(-1)[places])
         fit(model, lambda _, ids_BT=lines_BT: ids_BT, next_token_loss, steps=steps, learning_rate=1e-2, seed=seed)
         with torch.no_grad():
-            asked_BT = words.tensor([(person, "住", "在") for person in (*_PEOPLE, _STRANGER)])
             chances_BV = model(asked_BT)[:, -1].softmax(-1)
         for row, share in enumerate(shares[person] for person in _PEOPLE):
             false = float(chances_BV[row, words[_FALSE[row]]])
@@ -57,21 +60,23 @@ def measure(trial: Trial) -> Measurement:
         likeliest.append(float(stranger_P.max()))
         own_P = stranger_P / stranger_P.sum()
         spread.append(float((-(own_P * own_P.clamp(min=1e-30).log()).sum()).exp()))
-    by_share = {share: Number.mean(chances) for share, chances in of_false.items()}
+    by_share = {share: Number.share(chances) for share, chances in of_false.items()}
     rows = [number.row(share=share) for share, number in by_share.items()]
     bars = [
         {"place": place, "value": float(chance)} for place, chance in zip(_PLACES, strangers[0].tolist(), strict=True)
     ]
-    off = max(by_share, key=lambda share: abs(by_share[share].value - share))
+    off = max(by_share, key=lambda share: max(share - by_share[share].low, by_share[share].high - share))
     numbers = {
         "off_at": Number.exact(off),
         "off_most": by_share[off],
         "told_01": by_share[0.1],
         "told_05": by_share[0.5],
         "told_09": by_share[0.9],
-        "follows_majority": Number.mean(followed),
-        "stranger_answered": Number.mean(answered),
-        "stranger_likeliest": Number.mean(likeliest),
+        "follows_majority": Number.share(followed),
+        "stranger_answered": Number.share(answered),
+        "stranger_likeliest": Number.share(likeliest),
+        "untrained_answered": Number.share([float(chances_P.sum()) for chances_P in untrained]),
+        "untrained_likeliest": Number.share([float(chances_P.max()) for chances_P in untrained]),
         "even_guess": Number.exact(1 / len(_PLACES)),
         "stranger_places": Number.mean(spread),
     }
@@ -91,9 +96,11 @@ def _lines(shares: dict[str, float]) -> list[tuple[str, ...]]:
 def judge(numbers: Numbers) -> Judgement:
     """Probability follows frequency; and a subject that is not in the text is given a place nevertheless."""
     value = values(numbers)
-    fits = abs(value["off_most"] - value["off_at"]) <= CLOSE
-    answers = value["stranger_answered"] >= ANSWERS
-    confident = value["stranger_likeliest"] >= SURE * value["even_guess"]
+    fits = numbers["off_most"].near(value["off_at"], CLOSE)
+    # What the model says of somebody that it does not know comes from training, not from its first weights.
+    answers = numbers["stranger_answered"].at_least(max(ANSWERS, numbers["untrained_answered"].high))
+    sure = max(SURE * value["even_guess"], numbers["untrained_likeliest"].high)
+    confident = numbers["stranger_likeliest"].at_least(sure)
     if fits and answers and not confident:
         return Judgement.corrected("found", "spread")
     return Judgement.when(fits and answers, "found")

@@ -34,6 +34,7 @@ def measure(trial: Trial) -> Measurement:
         logs_BT = _of_model(seed, model_texts)
         zero += [_characters_until_zero(logs_T) for logs_T in logs_BT]
     rows: list[dict[str, Any]] = []
+    until_zero = dict[float, Number]()
     for nats in (0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 7.5, math.log(VOCABULARY)):
         counts = []
         for seed in chosen:
@@ -42,7 +43,8 @@ def measure(trial: Trial) -> Measurement:
             counts.append(_characters_until_zero(logs_T))
             exact = float(logs_T.sum())
             wrong.append(abs(_sum_fp32(logs_T) - exact) / abs(exact))
-        rows.append(Number.mean(counts).row(nats=nats))
+        until_zero[nats] = Number.mean(counts, "characters")
+        rows.append(until_zero[nats].row(nats=nats))
     numbers = {
         "vocabulary": Number.exact(VOCABULARY),
         "zero_after": Number.median([float(count) for count in zero], "characters"),
@@ -50,7 +52,7 @@ def measure(trial: Trial) -> Measurement:
         "text": Number.exact(long_text, "characters"),
         "sum_off": Number.largest(wrong),
         "sums_finite": Number.exact(float(all(math.isfinite(share) for share in wrong))),
-        "worst_zero_after": Number.exact(max(row["high"] for row in rows), "characters"),
+        "worst_zero_after": until_zero[0.5],
     }
     return Measurement(numbers, {"until_zero": rows})
 
@@ -97,7 +99,7 @@ def judge(numbers: Numbers) -> Judgement:
     """The product is 0 within a short text; the sum of logs has a small relative error."""
     value = values(numbers)
     underflows = numbers["zero_after"].high <= SOON
-    adds = value["sums_finite"] == 1 and value["sum_off"] <= CLOSE
+    adds = value["sums_finite"] == 1 and numbers["sum_off"].at_most(CLOSE)
     return Judgement.when(underflows and adds, "found")
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial
 from mingyue.claims.figures import Bars, Lines
 from mingyue.claims.grammar import Lexicon, topics
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
@@ -59,8 +59,8 @@ def measure(trial: Trial) -> Measurement:
         "shifted_loss": Number.mean(following["shifted"], "nats"),
         "copied_own_loss": Number.mean(own["copied"], "nats"),
         "copied_next_loss": Number.mean(following["copied"], "nats"),
-        "shifted_possible": Number.mean(generated["shifted"]),
-        "copied_possible": Number.mean(generated["copied"]),
+        "shifted_possible": Number.share(generated["shifted"]),
+        "copied_possible": Number.share(generated["copied"]),
     }
     bars = [numbers[f"{arm}_possible"].row(arm=arm) for arm in _ARMS]
     return Measurement(numbers, {"curves": _curve_rows(curves), "written": bars})
@@ -109,11 +109,11 @@ def _curve_rows(curves: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
 
 def judge(numbers: Numbers) -> Judgement:
     """With the shift a language is learned; without it the loss is 0 and the model worse than word frequencies."""
-    value = values(numbers)
-    learned = value["shifted_loss"] < value["unigram"] and value["shifted_possible"] >= POSSIBLE
-    copied = value["copied_own_loss"] <= COPIED
-    worthless = value["copied_next_loss"] > value["unigram"] and value["copied_possible"] <= IMPOSSIBLE
-    return Judgement.when(learned and copied and worthless and value["batch_is_shifted"] == 1, "found")
+    learned = numbers["shifted_loss"].high < numbers["unigram"].low and numbers["shifted_possible"].at_least(POSSIBLE)
+    copied = numbers["copied_own_loss"].at_most(COPIED)
+    worse = numbers["copied_next_loss"].low > numbers["unigram"].high
+    worthless = worse and numbers["copied_possible"].at_most(IMPOSSIBLE)
+    return Judgement.when(learned and copied and worthless and numbers["batch_is_shifted"].value == 1, "found")
 
 
 CLAIM = Claim(

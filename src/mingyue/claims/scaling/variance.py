@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial
 from mingyue.claims.figures import Lines
 from mingyue.claims.training import seeds
 from mingyue.nn import EVERYONE, Taps, explicit_attention
@@ -25,7 +25,7 @@ _QUERIES, _KEYS = 64, 64
 def measure(trial: Trial) -> Measurement:
     """Variance and mean of q·k and of q·k/√d_k over random pairs, for each width, kind of components and seed."""
     widths = trial.pick((4, 64, 1024), tuple(2**power for power in range(2, 11)), tuple(2**p for p in range(2, 13)))
-    chosen = seeds(trial, 3, 10, 30)
+    chosen = seeds(trial, 10, 10, 30)
     rows: list[dict[str, Any]] = []
     ratios, scaled, centres = list[Number](), list[Number](), list[Number]()
     slopes: list[float] = []
@@ -44,11 +44,11 @@ def measure(trial: Trial) -> Measurement:
         "least_width": Number.exact(widths[0]),
         "most_width": Number.exact(widths[-1]),
         "slope": Number.mean(slopes),
-        "ratio_least": min(ratios, key=lambda number: number.value),
-        "ratio_most": max(ratios, key=lambda number: number.value),
-        "scaled_least": min(scaled, key=lambda number: number.value),
-        "scaled_most": max(scaled, key=lambda number: number.value),
-        "mean_most": max(centres, key=lambda number: abs(number.value)),
+        "ratio_least": min(ratios, key=lambda number: number.low),
+        "ratio_most": max(ratios, key=lambda number: number.high),
+        "scaled_least": min(scaled, key=lambda number: number.low),
+        "scaled_most": max(scaled, key=lambda number: number.high),
+        "mean_most": max(centres, key=_furthest_from_0),
     }
     return Measurement(numbers, {"variance": rows})
 
@@ -78,11 +78,15 @@ def _slope(widths: Sequence[int], variances: Sequence[float]) -> float:
 
 def judge(numbers: Numbers) -> Judgement:
     """Variance ÷ d_k and variance after scaling near 1 at every width, the mean near 0."""
-    value = values(numbers)
-    off_centre = abs(value["mean_most"])
     names = ("ratio_least", "ratio_most", "scaled_least", "scaled_most")
-    near = all(abs(value[name] - 1) <= RATIO for name in names)
-    return Judgement.when(near and off_centre <= CENTRE, "found", off_centre=off_centre)
+    near = all(numbers[name].near(1, RATIO) for name in names)
+    centred = numbers["mean_most"].near(0, CENTRE)
+    return Judgement.when(near and centred, "found", off_centre=_furthest_from_0(numbers["mean_most"]))
+
+
+def _furthest_from_0(number: Number) -> float:
+    """The end of the interval that is further from 0, without its sign."""
+    return max(abs(number.low), abs(number.high))
 
 
 CLAIM = Claim(
