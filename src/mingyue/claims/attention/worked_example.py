@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Table, Trial, values
-from mingyue.claims.figures import NumberTables
 from mingyue.claims.grammar import generator
+from mingyue.claims.number_figures import NumberTables
 from mingyue.claims.training import seeds
 from mingyue.nn import CAUSAL, EVERYONE, Attend, MultiHeadAttention, Rotation, Taps
 

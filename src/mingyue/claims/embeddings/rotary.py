@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial
-from mingyue.claims.figures import Bars, Dials, Matrix
+from mingyue.claims.figures import Bars, Matrix
+from mingyue.claims.number_figures import Dials
 from mingyue.claims.training import seeds, tiny
 from mingyue.nn import RotaryPositions, Taps
 from mingyue.nn.positions import rotary_frequencies

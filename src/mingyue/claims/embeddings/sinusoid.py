@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
-from mingyue.claims.figures import Dials, Lines, Matrix
+from mingyue.claims.figures import Lines, Matrix
+from mingyue.claims.number_figures import Dials
 from mingyue.nn import sinusoid_table
 
 _LAST = 10_000
