@@ -48,6 +48,11 @@ class _Label(NamedTuple):
     """start or middle."""
     colour: str
 
+    @property
+    def page_colour(self) -> str:
+        """On a page: that of its text, light or dark, where it is not that of a series."""
+        return "currentColor" if self.colour == _INK else self.colour
+
 
 @dataclass(frozen=True, kw_only=True)
 class DialGrid(Chart):
