@@ -50,12 +50,14 @@ def test_verdicts_follow_the_numbers():
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_mask_is_drawn_beside_both_other_conventions_and_numbers_are_written_out(language):
     charts = find("worked-example").draw(small("worked-example"), language)
-    assert len(charts) == 5
+    assert len(charts) == 6
     mask, _, weights, *_ = charts
     written = [[mark.text for mark in row] for row in mask.cells]
     assert written[0] == ["", "0", "1", "1", "1", "1", "", "T", "F", "F", "F", "F", "", "0", "−∞", "−∞", "−∞", "−∞"]
     assert written[4] == ["", *"00000", "", *"TTTTT", "", *"00000"]
     assert [mark.text for mark in weights.cells[1]] == ["", "1", "1", "−∞", "−∞", "−∞", "", "0.5", "0.5", *"000"]
+    given, causal = ([mark.text for mark in row] for row in charts[-1].cells)
+    assert given == ["0.7", "0.05", "0.05", "0.1", "0.02", "0.03", "0.05"] and causal[5:] == ["0", "0"]
     assert set(small("worked-example").numbers) <= set(find("worked-example").labels)
     for chart in charts:
         assert chart.spec() and chart.html()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Table, Trial, values
+from mingyue.claims.figures import WordTable
 from mingyue.claims.grammar import generator
 from mingyue.claims.number_figures import NumberTables
 from mingyue.claims.training import seeds
@@ -48,6 +50,7 @@ def measure(trial: Trial) -> Measurement:
     four = _four()
     seven_TS = torch.tensor(_SEVEN_WEIGHTS)[None].expand(len(_SEVEN), -1)
     pronoun = _SEVEN.index("它")
+    causal_S = _weights(seven_TS.log(), CAUSAL)[pronoun]
     numbers = {
         "numbers_compared": Number.exact(sum(len(row) for name in _STEPS for row in by_hand[name])),
         "apart": Number.exact(_apart(by_hand, computed)),
@@ -62,9 +65,10 @@ def measure(trial: Trial) -> Measurement:
         "four_apart": Number.exact(float((four - torch.tensor(_FOUR_WEIGHTS)).abs().max())),
         "seven_apart": Number.exact(float((_weights(seven_TS.log(), EVERYONE) - seven_TS).abs().max())),
         "seven_later": Number.exact(sum(_SEVEN_WEIGHTS[pronoun + 1 :])),
-        "seven_causal": Number.exact(float(_weights(seven_TS.log(), CAUSAL)[pronoun, 0])),
+        "seven_causal": Number.exact(float(causal_S[0])),
     }
-    return Measurement(numbers, {**_tables(by_hand), "four": _four_rows(four)})
+    seven = [*_seven_row("encoder", _SEVEN_WEIGHTS), *_seven_row("causal", causal_S.tolist())]
+    return Measurement(numbers, {**_tables(by_hand), "four": _four_rows(four), "seven": seven})
 
 
 def _steps_by_hand(query: Matrix, key: Matrix, value: Matrix, hidden: Matrix) -> dict[str, list[list[float]]]:
@@ -198,6 +202,14 @@ def _four_rows(weights_TS: Tensor) -> Table:
     return [*_panel("scores", _FOUR, given, coloured=False), *_panel("weights", _FOUR, found)]
 
 
+def _seven_row(name: str, weights: Sequence[float]) -> list[dict[str, Any]]:
+    """The weights from 它 to the seven words, in one row of a table."""
+    return [
+        {"row": name, "column": word, "word": _written(round(weight, 3)), "value": weight, "hover": []}
+        for word, weight in zip(_SEVEN, weights, strict=True)
+    ]
+
+
 CLAIM = Claim(
     __name__,
     measure=measure,
@@ -208,6 +220,7 @@ CLAIM = Claim(
         NumberTables("weights", low=0.0, high=1.0),
         NumberTables("output", low=0.0, high=4.0),
         NumberTables("four", low=0.0, high=1.0),
+        WordTable("seven", low=0.0, high=1.0),
     ],
     seconds=0,
 )
