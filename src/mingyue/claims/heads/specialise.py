@@ -24,7 +24,7 @@ APART = 0.3
 """A head has one job if its preference for its own relation is larger by this than for any other."""
 NEEDED = 0.5
 """A relation depends on a head if without it at least this share of what is known is lost."""
-_LAYERS, _HEADS, _TEST = 2, 4, 512
+_LAYERS, _HEADS = 2, 4
 _CHANCES = torch.tensor([CHANCE[relation] for relation in RELATIONS])
 
 Head = tuple[int, int]
@@ -52,9 +52,10 @@ def measure(trial: Trial) -> Measurement:
     """For each relation: choose the head on one half of new texts, measure and switch it off on the other half."""
     samples: dict[str, list[float]] = {}
     rows: list[dict[str, Any]] = []
+    n_texts = trial.pick(128, 512, 512)
     for seed in seeds(trial, 1, 5, 10):
         start = tiny(len(lexicon()), context=32, n_layers=_LAYERS, n_heads=_HEADS, seed=seed)
-        choose, test = _Texts(_TEST, seed + 500_000_000), _Texts(_TEST, seed + 600_000_000)
+        choose, test = _Texts(n_texts, seed + 500_000_000), _Texts(n_texts, seed + 600_000_000)
         untrained = _chosen(start, choose, test)[1]
         model = _trained(start, trial, seed)
         chosen, found_RR, all_LHR = _chosen(model, choose, test)
@@ -99,7 +100,7 @@ def _within(name: str, number: Number) -> Number:
 
 
 def _trained(model: DecoderOnly, trial: Trial, seed: int) -> DecoderOnly:
-    steps, rows = trial.pick((100, 32), (600, 64), (1500, 64))
+    steps, rows = trial.pick((80, 32), (600, 64), (1500, 64))
     train = _Texts(trial.pick(1000, 8000, 20_000), seed)
 
     def batch(step: int) -> Tensor:
