@@ -36,6 +36,8 @@ _ARMS = ("none", "post", "pre", "rms")
 _NORMED = _ARMS[1:]
 _PLACES = ("post", "pre")
 """Of LayerNorm."""
+_LIES_ON = ("arm", "rms")
+"""Its line lies on that of LayerNorm before."""
 _RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 _CONTEXT, _WIDTH, _VOCABULARY, _EPS = 32, 64, 64, 1e-6
 
@@ -220,9 +222,20 @@ CLAIM = Claim(
     measure=measure,
     judge=judge,
     figures=[
-        Lines("gradient", table="depth", where={"what": "gradient"}, x="layers", series="arm", log_x=True, log_y=True),
-        Lines("size", table="depth", where={"what": "size"}, x="layers", series="arm", log_x=True, log_y=True),
-        Lines("rates", x="rate", y="loss", series="arm", log_x=True),
+        *(
+            Lines(
+                what,
+                table="depth",
+                where={"what": what},
+                x="layers",
+                series="arm",
+                log_x=True,
+                log_y=True,
+                dashed=_LIES_ON,
+            )
+            for what in ("gradient", "size")
+        ),
+        Lines("rates", x="rate", y="loss", series="arm", log_x=True, dashed=_LIES_ON),
     ],
     seconds=60,
 )
