@@ -63,6 +63,7 @@ types: install
 	$(BIN)/pyrefly check
 
 docs: install
+	$(BIN)/python docs/write_words.py
 	$(BIN)/python docs/write_settings.py
 
 bench: install

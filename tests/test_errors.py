@@ -9,7 +9,7 @@ import pytest
 from mingyue import errors
 from mingyue.errors import MingyueError
 
-every_error = [value for value in vars(errors).values() if isinstance(value, type)]
+every_error = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
 
 
 def test_advice_stands_on_its_own_line():

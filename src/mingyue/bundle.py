@@ -51,6 +51,7 @@ from mingyue.models import (
 from mingyue.parsing import read_json_object, take
 from mingyue.paths import utf8_name
 from mingyue.text import Tokenizer
+from mingyue.words import tr
 
 FORMAT = 1
 _FILES = ("config.json", "model.safetensors", "tokenizer.json", "training.json")
@@ -60,12 +61,12 @@ _SOURCE_TOKENIZER = "source_tokenizer.json"
 ModelT = TypeVar("ModelT", bound=Transformer)
 _REFUSALS = {
     DecoderOnly: (
-        "holds an encoder-decoder model, which does not continue prompts",
-        "Use `mingyue translate`, or in Python load_translator.",
+        tr("holds an encoder-decoder model, which does not continue prompts"),
+        tr("Use `mingyue translate`, or in Python load_translator."),
     ),
     EncoderDecoder: (
-        "holds a decoder-only model, which does not translate",
-        "Use `mingyue generate`, or in Python load.",
+        tr("holds a decoder-only model, which does not translate"),
+        tr("Use `mingyue generate`, or in Python load."),
     ),
 }
 """Message and advice where a folder holds the other architecture than the one that was asked for."""
@@ -110,7 +111,7 @@ class Bundle(Generic[ModelT]):
                 return from_ranges(ranges)
         except (TypeError, ValueError):
             pass
-        raise BundleError("training.json is damaged: its unseen ids are not ranges of ids of the vocabulary")
+        raise BundleError(tr("training.json is damaged: its unseen ids are not ranges of ids of the vocabulary"))
 
     @property
     def begin_id(self) -> int | None:
@@ -134,12 +135,12 @@ def save_bundle(
     folder cannot be written, when a tokenizer has more ids than the model, and for weights that are not finite.
     """
     if (name := first_not_finite(weights)) is not None:
-        raise BundleError(f"tensor {name} holds NaN or infinity: the model is not saved")
-    _check_vocabulary("the tokenizer", tokenizer, config.vocab_size)
+        raise BundleError(tr("tensor {name} holds NaN or infinity: the model is not saved", name))
+    _check_vocabulary(tr("the tokenizer"), tokenizer, config.vocab_size)
     if isinstance(config, EncoderDecoderConfig) and config.source_vocab_size is not None:
         if source_tokenizer is None:
-            raise BundleError("the model has a separate source vocabulary, but no source tokenizer was given")
-        _check_vocabulary("the source tokenizer", source_tokenizer, config.source_vocab_size)
+            raise BundleError(tr("the model has a separate source vocabulary, but no source tokenizer was given"))
+        _check_vocabulary(tr("the source tokenizer"), source_tokenizer, config.source_vocab_size)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         # As `mkdtemp` names it, but with the permissions that the umask gives: a model is meant to be shared.
@@ -157,13 +158,13 @@ def save_bundle(
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     except OSError as error:
-        message, advice = explain_os_error("the model", folder, error)
+        message, advice = explain_os_error(tr("the model"), folder, error)
         raise BundleError(message, advice=advice) from error
     except SafetensorError as error:  # raised in Rust: the operating system's error is in its text only
         if "os error" not in str(error):
             raise
         full = OSError(errno.ENOSPC if "os error 28" in str(error) else errno.EIO, str(error))
-        message, advice = explain_os_error("the model", folder, full)
+        message, advice = explain_os_error(tr("the model"), folder, full)
         raise BundleError(message, advice=advice) from error
 
 
@@ -186,7 +187,7 @@ def load_bundle(
     config = read_bundle_config(folder)
     if isinstance(config, ModelConfig) is not (model_class is DecoderOnly):
         message, advice = _REFUSALS[model_class]
-        raise BundleError(f"{folder} {message}", advice=advice)
+        raise BundleError(tr("{folder} {message}", folder, message), advice=advice)
     training = read_training(folder)  # before any file is trusted: it has the checksums of the others
     folder = _present(folder)
     tokenizer, source_tokenizer = _read_tokenizer(folder, "tokenizer.json", config.vocab_size), None
@@ -215,7 +216,9 @@ def _read_training(folder: Path) -> dict[str, Any]:
         for name in take(training, "checksums", dict, {}):
             take(training["checksums"], name, str)
     except FormatError as error:
-        raise BundleError(f"{path} is damaged: {error.message}", advice="Copy it again.") from None
+        raise BundleError(
+            tr("{path} is damaged: {message}", path, error.message), advice=tr("Copy it again.")
+        ) from None
     return training
 
 
@@ -225,7 +228,7 @@ def add_to_training(folder: Path, values: Mapping[str, Any]) -> None:
     try:
         write_text_atomically(path, _json({**_read_json(path), **values}))
     except OSError as error:
-        message, advice = explain_os_error("the description of the training", path, error)
+        message, advice = explain_os_error(tr("the description of the training"), path, error)
         raise BundleError(message, advice=advice) from error
 
 
@@ -240,9 +243,16 @@ def check_files(folder: Path, training: Mapping[str, Any]) -> None:
             raise cannot_read(path, error) from error
         if found != expected:
             raise BundleError(
-                f"{path} is damaged: its SHA-256 is {found[:12]}…, training.json says {expected[:12]}…",
-                advice="Copy it again; `mingyue resume` writes that of a run again. If you changed it on purpose, "
-                "remove its entry from the checksums in training.json.",
+                tr(
+                    "{path} is damaged: its SHA-256 is {found}…, training.json says {expected}…",
+                    path,
+                    found[:12],
+                    expected[:12],
+                ),
+                advice=tr(
+                    "Copy it again; `mingyue resume` writes that of a run again. If you changed it on "
+                    "purpose, remove its entry from the checksums in training.json."
+                ),
             )
 
 
@@ -278,9 +288,12 @@ def _check_present(folder: Path, *names: str) -> None:
         except OSError as error:
             raise cannot_read(folder / name, error) from error
     if missing and not folder.is_dir():
-        raise BundleError(f"{folder} is not a model folder", advice="A model folder holds " + ", ".join(_FILES) + ".")
+        raise BundleError(
+            tr("{folder} is not a model folder", folder),
+            advice=tr("A model folder holds ") + ", ".join(_FILES) + ".",
+        )
     if missing:
-        raise BundleError(f"{folder} is not a complete model folder: {', '.join(missing)} missing")
+        raise BundleError(tr("{folder} is not a complete model folder: {missing} missing", folder, ", ".join(missing)))
 
 
 def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:
@@ -288,8 +301,14 @@ def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer.load(folder / name)
     if tokenizer.vocab_size > vocab_size:
         raise BundleError(
-            f"{folder}: {name} has {tokenizer.vocab_size} ids, config.json says {vocab_size}",
-            advice="The tokenizer belongs to another model.",
+            tr(
+                "{folder}: {name} has {vocab_size} ids, config.json says {vocab_size_2}",
+                folder,
+                name,
+                tokenizer.vocab_size,
+                vocab_size,
+            ),
+            advice=tr("The tokenizer belongs to another model."),
         )
     return tokenizer
 
@@ -297,7 +316,12 @@ def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:
 def _check_vocabulary(what: str, tokenizer: Tokenizer, vocab_size: int) -> None:
     if tokenizer.vocab_size > vocab_size:
         raise BundleError(
-            f"{what} has {tokenizer.vocab_size} ids, the model only {vocab_size}: they do not belong together"
+            tr(
+                "{what} has {vocab_size} ids, the model only {vocab_size_2}: they do not belong together",
+                what,
+                tokenizer.vocab_size,
+                vocab_size,
+            )
         )
 
 
@@ -321,17 +345,19 @@ def _read_config(folder: Path) -> TransformerConfig:
     header = _read_json(path)
     version = header.get("format")
     if version is None:
-        raise BundleError(f"{path} has no format version: it is not a model folder of Mingyue")
+        raise BundleError(tr("{path} has no format version: it is not a model folder of Mingyue", path))
     if type(version) is not int or version < 1:
-        raise BundleError(f"{path}: format version {version!r} is not a version")
+        raise BundleError(tr("{path}: format version {version!r} is not a version", path, version))
     if version > FORMAT:
         raise BundleError(
-            f"{path} has format version {version}; this program knows versions up to {FORMAT}",
-            advice="Install a newer mingyue.",
+            tr(
+                "{path} has format version {version}; this program knows versions up to {format}", path, version, FORMAT
+            ),
+            advice=tr("Install a newer mingyue."),
         )
     model = header.get("model")
     if not isinstance(model, dict):
-        raise BundleError(f'{path} is damaged: its "model" is not a JSON object', advice="Copy it again.")
+        raise BundleError(tr('{path} is damaged: its "model" is not a JSON object', path), advice=tr("Copy it again."))
     encoder_decoder = model.get("architecture") == "encoder-decoder"
     return (EncoderDecoderConfig if encoder_decoder else ModelConfig).read(model, source=str(path))
 
@@ -342,7 +368,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise cannot_read(path, error) from error
     except FormatError as error:
-        raise BundleError(f"{path} cannot be read: {error}") from error
+        raise BundleError(tr("{path} cannot be read: {error}", path, error)) from error
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import mingyue
 from mingyue.runtime import available_cores
+from mingyue.words import tr
 
 EXTRAS = {
     "data": ("pyarrow", "fsspec", "huggingface_hub", "opencc"),
@@ -68,7 +69,7 @@ def diagnose(folder: Path | None = None, *, data_folder: Path | None = None) -> 
             *_accelerators(),
             *_memory(),
             *_disk("disk", folder),
-            *(() if data_folder is None else _disk("data folder", data_folder)),
+            *(() if data_folder is None else _disk(tr("data folder"), data_folder)),
             *_extras(),
             *_terminal(),
         )
@@ -82,31 +83,50 @@ def _versions() -> Iterator[Finding]:
         try:
             yield Finding(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "missing", f"{name} is missing: install mingyue again (pip install --force-reinstall).")
+            yield Finding(
+                name,
+                tr("missing"),
+                tr("{name} is missing: install mingyue again (pip install --force-reinstall).", name),
+            )
 
 
 def _processor() -> Iterator[Finding]:
     usable, present = available_cores(), os.cpu_count() or 1
-    yield Finding("cores", f"{usable} of {present} usable")
+    yield Finding(tr("cores"), tr("{usable} of {present} usable", usable, present))
     quota = _container_cores()
     if quota is not None and quota < usable:
-        advice = f"This container may use {quota:.1f} cores, but sees {usable}. Use --threads {max(1, int(quota))}."
-        yield Finding("container limit", f"{quota:.1f} cores", advice)
+        advice = tr(
+            "This container may use {quota:.1f} cores, but sees {usable}. Use --threads {max}.",
+            quota,
+            usable,
+            max(1, int(quota)),
+        )
+        yield Finding(tr("container limit"), tr("{quota:.1f} cores", quota), advice)
     busy = _load()
     if busy is not None and busy > usable * 0.8:
         yield Finding(
-            "load", f"{busy:.1f}", "Other programs use the processor: training will be slower. Stop them if you can."
+            tr("load"),
+            f"{busy:.1f}",
+            tr("Other programs use the processor: training will be slower. Stop them if you can."),
         )
     speeds = {threads: _matrix_speed(threads) / 1e9 for threads in sorted({1, usable})}
     for threads, speed in speeds.items():
-        value = f"{speed:.0f} GFLOP/s on {threads} thread{'s' if threads > 1 else ''}"
+        value = (
+            tr("{speed:.0f} GFLOP/s on 1 thread", speed)
+            if threads == 1
+            else tr("{speed:.0f} GFLOP/s on {threads} threads", speed, threads)
+        )
         advice = None
         if speed < _GAIN * speeds[1] and threads > 1:
-            advice = (
-                f"{threads} threads are not faster than one here ({speed:.0f} and {speeds[1]:.0f} GFLOP/s). Use "
-                "--threads 1, or set OMP_NUM_THREADS=1; a new run measures its own number of threads."
+            advice = tr(
+                "{threads} threads are not faster than one here ({speed:.0f} and {speeds:.0f} "
+                "GFLOP/s). Use --threads 1, or set OMP_NUM_THREADS=1; a new run measures its own "
+                "number of threads.",
+                threads,
+                speed,
+                speeds[1],
             )
-        yield Finding("matrix product, fp32", value, advice)
+        yield Finding(tr("matrix product, fp32"), value, advice)
 
 
 def _matrix_speed(threads: int) -> float:
@@ -147,12 +167,12 @@ def _accelerators() -> Iterator[Finding]:
             device = torch.cuda.get_device_properties(index)
             yield Finding(f"cuda:{index}", f"{device.name}, {device.total_memory / _GB:.0f} GB")
     elif shutil.which("nvidia-smi"):
-        advice = "There is an NVIDIA driver, but this torch cannot use it. Install a CUDA build of torch."
-        yield Finding("cuda", "not usable", advice)
+        advice = tr("There is an NVIDIA driver, but this torch cannot use it. Install a CUDA build of torch.")
+        yield Finding("cuda", tr("not usable"), advice)
     else:
-        yield Finding("cuda", "none")
+        yield Finding("cuda", tr("none"))
     if sys.platform == "darwin":
-        yield Finding("mps", "yes" if torch.backends.mps.is_available() else "none")
+        yield Finding("mps", tr("yes") if torch.backends.mps.is_available() else tr("none"))
 
 
 def _memory() -> Iterator[Finding]:
@@ -161,34 +181,49 @@ def _memory() -> Iterator[Finding]:
     memory = psutil.virtual_memory()
     warning = None
     if memory.available < _LOW_MEMORY:
-        warning = f"Only {memory.available / _GB:.1f} GB of memory are free. Close programs, or train a smaller model."
-    yield Finding("memory", f"{memory.available / _GB:.1f} of {memory.total / _GB:.1f} GB free", warning)
+        warning = tr(
+            "Only {available:.1f} GB of memory are free. Close programs, or train a smaller model.",
+            memory.available / _GB,
+        )
+    yield Finding(
+        "memory",
+        tr("{available:.1f} of {total:.1f} GB free", memory.available / _GB, memory.total / _GB),
+        warning,
+    )
 
 
 def _disk(topic: str, folder: Path) -> Iterator[Finding]:
     existing = next((place for place in (folder, *folder.absolute().parents) if place.is_dir()), None)
     if existing is None:
-        yield Finding(topic, f"{folder}: missing", f"{folder} cannot be created. Choose another folder.")
+        yield Finding(
+            topic, tr("{folder}: missing", folder), tr("{folder} cannot be created. Choose another folder.", folder)
+        )
         return
     free = shutil.disk_usage(existing).free
     warning = None
     if free < _LOW_DISK:
-        warning = f"Only {free / _GB:.1f} GB are free at {existing}: checkpoints may not fit. Free disk space."
+        warning = tr(
+            "Only {free:.1f} GB are free at {existing}: checkpoints may not fit. Free disk space.", free / _GB, existing
+        )
     elif not os.access(existing, os.W_OK):
-        warning = f"{existing} is not writable. Choose another folder."
-    yield Finding(topic, f"{free / _GB:.1f} GB free at {folder}", warning)
+        warning = tr("{existing} is not writable. Choose another folder.", existing)
+    yield Finding(topic, tr("{free:.1f} GB free at {folder}", free / _GB, folder), warning)
 
 
 def _extras() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
         missing = [name for name in modules if importlib.util.find_spec(name) is None]
-        value = "installed" if not missing else f"without {', '.join(missing)} (pip install 'mingyue[{extra}]')"
-        yield Finding(f"extra: {extra}", value)
+        value = (
+            "installed"
+            if not missing
+            else tr("without {missing} (pip install 'mingyue[{extra}]')", ", ".join(missing), extra)
+        )
+        yield Finding(tr("extra: {extra}", extra), value)
 
 
 def _terminal() -> Iterator[Finding]:
     encoding = (getattr(sys.stdout, "encoding", None) or "unknown").lower()
     warning = None
     if not encoding.replace("-", "").startswith("utf8"):
-        warning = f"This terminal uses {encoding}: characters that it lacks appear as ?. Try PYTHONUTF8=1."
-    yield Finding("terminal", encoding, warning)
+        warning = tr("This terminal uses {encoding}: characters that it lacks appear as ?. Try PYTHONUTF8=1.", encoding)
+    yield Finding(tr("terminal"), encoding, warning)

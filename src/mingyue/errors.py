@@ -7,13 +7,15 @@ without a traceback and exits with code 2; Python callers catch `MingyueError` o
 from __future__ import annotations
 
 from mingyue.printable import printable
+from mingyue.words import Words, in_language, tr
 
 
 class MingyueError(Exception):
     """Base of every error that Mingyue raises on purpose.
 
-    `message` says what was wrong and where (file, line, byte, both numbers); `advice` says what to do next. Characters
-    that cannot be shown, such as bytes of a file name that are not UTF-8, are escaped in both.
+    `message` says what was wrong and where (file, line, byte, both numbers); `advice` says what to do next. Both are
+    English, and know their Chinese where they are `Words`. Characters that cannot be shown, such as bytes of a file
+    name that are not UTF-8, are escaped in both.
     """
 
     def __init__(self, message: str, *, advice: str | None = None) -> None:
@@ -21,6 +23,12 @@ class MingyueError(Exception):
         super().__init__(message if advice is None else f"{message}\n{advice}")
         self.message = message
         self.advice = advice
+
+    @property
+    def words(self) -> Words:
+        """Message and advice, in both languages."""
+        parts = [self.message] if self.advice is None else [self.message, self.advice]
+        return Words("\n".join(parts), lambda: "\n".join(in_language(part, "zh") for part in parts))
 
 
 class SettingsError(MingyueError):
@@ -56,15 +64,20 @@ class DivergedError(TrainingError):
 
     def advised(self, saved_step: int | None) -> DivergedError:
         """The same error with advice: resume from the last checkpoint, or (None: there is none) start again."""
-        rates = "lower rates (--learning-rate; with Muon --muon-learning-rate too)"
-        again = f"start again with {rates}, a longer --warmup, a smaller --clip, or --dtype fp32."
+        rates = tr("lower rates (--learning-rate; with Muon --muon-learning-rate too)")
+        again = tr("start again with {rates}, a longer --warmup, a smaller --clip, or --dtype fp32.", rates)
         if saved_step is None:
-            return DivergedError(self.message, advice=f"No checkpoint was saved before: {again}")
+            return DivergedError(self.message, advice=tr("No checkpoint was saved before: {again}", again))
         return DivergedError(
             self.message,
             advice=(
-                f"The last checkpoint, of step {saved_step:,}, is finite. Resume it with {rates}. "
-                f"If its held-out loss is no better than a guess, {again}"
+                tr(
+                    "The last checkpoint, of step {saved_step:,}, is finite. Resume it with {rates}. If "
+                    "its held-out loss is no better than a guess, {again}",
+                    saved_step,
+                    rates,
+                    again,
+                )
             ),
         )
 
@@ -75,6 +88,10 @@ class LostRankError(TrainingError):
 
 class GenerationError(MingyueError):
     """Text or scores cannot be computed as requested."""
+
+
+class NothingToShowError(GenerationError):
+    """A view has nothing to show for this text; a page shows its other views."""
 
 
 class InteropError(MingyueError):

@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mingyue.words import stored, tr
+
 TEMPORARY = re.compile(r"\.mingyue-[0-9a-f]{16}\.tmp")
 """Names of files that were being written when the program was killed."""
 _LONGEST = 200
@@ -215,36 +217,43 @@ def explain_os_error(what: str, path: Path, error: OSError) -> tuple[str, str]:
     """(message, advice) for an `OSError` while `what` was written to `path`."""
     if error.errno in _FULL:
         return (
-            f"the disk is full: {what} could not be written to {path}",
-            "Earlier files are unchanged. Free some space, or choose another folder with --out.",
+            tr("the disk is full: {what} could not be written to {path}", what, path),
+            tr("Earlier files are unchanged. Free some space, or choose another folder with --out."),
         )
     if error.errno in _REFUSED:
-        advice = "Change its permissions, or choose another folder."
-        return (f"{what} could not be written to {path}: {reason_of(error)}", advice)
-    return (f"{what} could not be written to {path}: {reason_of(error)}", "Earlier files are unchanged.")
+        advice = tr("Change its permissions, or choose another folder.")
+        return (
+            tr("{what} could not be written to {path}: {reason}", what, path, reason_of(error)),
+            advice,
+        )
+    return (
+        tr("{what} could not be written to {path}: {reason}", what, path, reason_of(error)),
+        tr("Earlier files are unchanged."),
+    )
 
 
 def shortened(name: str) -> str:
     """A name as messages show it: of a very long one, the beginning and the length."""
-    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}… ({len(name):,} characters)"
+    return name if len(name) <= _LONGEST else tr("{name}… ({n_name:,} characters)", name[:_LONGEST], len(name))
 
 
 def describe_os_error(error: OSError) -> tuple[str, str]:
     """(message, advice) for an `OSError` that nothing closer to its cause has explained."""
     place = f"{shortened(os.fsdecode(error.filename))}: " if isinstance(error.filename, str | bytes) else ""
     if error.errno == errno.EBADF and not place:
-        return "standard input is closed", "Give the text in a file or as an argument."
+        return tr("standard input is closed"), tr("Give the text in a file or as an argument.")
+    message = tr("{place}{reason}", place, reason_of(error))
     if error.errno in _FULL:
-        return f"{place}{reason_of(error)}", "Free some space; temporary files are in the folder that TMPDIR names."
+        return message, tr("Free some space; temporary files are in the folder that TMPDIR names.")
     if error.errno in _REFUSED:
-        return f"{place}{reason_of(error)}", "Check the permissions of the file and of the folders above it."
-    return f"{place}{reason_of(error)}", "Check the name, and that the file can be read or written."
+        return message, tr("Check the permissions of the file and of the folders above it.")
+    return message, tr("Check the name, and that the file can be read or written.")
 
 
 def reason_of(error: OSError) -> str:
     """Why the system refused, in words."""
     if error.errno in _FULL:
-        return "the disk is full"
+        return tr("the disk is full")
     if error.errno == errno.EBADF:
-        return "it is closed"
-    return "permission denied" if error.errno in _REFUSED else error.strerror or str(error)
+        return tr("it is closed")
+    return tr("permission denied") if error.errno in _REFUSED else stored(error.strerror or str(error))

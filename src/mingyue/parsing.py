@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mingyue.errors import FormatError
+from mingyue.printable import shown
+from mingyue.words import tr
 
 MAX_BYTES = 64 * 2**20
 """Largest file; the largest tokenizer.json in use have half of it."""
@@ -24,12 +26,12 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 
 T = TypeVar("T")
 _NAMES = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "an object",
+    bool: tr("true or false"),
+    int: tr("an integer"),
+    float: tr("a number"),
+    str: tr("text"),
+    list: tr("a list"),
+    dict: tr("an object"),
 }
 
 
@@ -39,8 +41,8 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
     try:
         value = json.loads(decoded)
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno} of {len(decoded):,} characters"
-        raise FormatError(f"not JSON: {error.msg} at {where}") from None
+        where = tr("line {lineno}, column {colno} of {n_decoded:,} characters", error.lineno, error.colno, len(decoded))
+        raise FormatError(tr("not JSON: {msg} at {where}", error.msg, where)) from None
     except (RecursionError, ValueError) as error:  # ValueError: an integer with more digits than Python reads
         raise _beyond(error) from None
     return _bounded(value)
@@ -51,7 +53,7 @@ def parse_toml(text: str | bytes) -> dict[str, Any]:
     try:
         value = tomllib.loads(_decoded(text))
     except tomllib.TOMLDecodeError as error:
-        raise FormatError(f"not TOML: {error}") from None
+        raise FormatError(tr("not TOML: {error}", error)) from None
     except (RecursionError, ValueError) as error:
         raise _beyond(error) from None
     _bounded(value)
@@ -71,7 +73,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def as_object(value: object) -> dict[str, Any]:
     """`value`, which must be a JSON object. Raises `FormatError` otherwise."""
     if not isinstance(value, dict):
-        raise FormatError(f"a JSON object was expected, not {_shown(value)}")
+        raise FormatError(tr("a JSON object was expected, not {value}", shown(value)))
     return value
 
 
@@ -83,12 +85,12 @@ def take(values: Mapping[str, Any], key: str, kind: type[T], default: T | None =
     if key not in values and default is not None:
         return default
     if key not in values:
-        raise FormatError(f"{key!r} is missing")
+        raise FormatError(tr("{key!r} is missing", key))
     value = values[key]
     if kind is float and type(value) is int:
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise FormatError(f"{key!r} is {_shown(value)}, not {_NAMES.get(kind, kind.__name__)}")
+        raise FormatError(tr("{key!r} is {value}, not {kind}", key, shown(value), _NAMES.get(kind, kind.__name__)))
     return value
 
 
@@ -102,13 +104,13 @@ def as_record(cls: type[T], value: object) -> T:
     values = as_object(value)
     unknown = sorted(set(values) - set(cls.__dataclass_fields__))  # type: ignore[attr-defined]
     if unknown:
-        raise FormatError(f"{unknown[0]!r} is unknown")
+        raise FormatError(tr("{unknown!r} is unknown", unknown[0]))
     try:
         return TypeAdapter(cls).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise FormatError(f"{where!r} is {_shown(first['input'])}: {first['msg']}") from None
+        raise FormatError(tr("{where!r} is {value}: {message}", where, shown(first["input"]), first["msg"])) from None
 
 
 def _content(path: Path) -> bytes:
@@ -117,7 +119,9 @@ def _content(path: Path) -> bytes:
         while piece := file.read(_PIECE):  # a read of MAX_BYTES would take their memory for the smallest file
             content += piece
             if len(content) > MAX_BYTES:
-                raise FormatError(f"larger than {MAX_BYTES // 2**20} MiB, the most that is read of such a file")
+                raise FormatError(
+                    tr("larger than {max_bytes} MiB, the most that is read of such a file", MAX_BYTES // 2**20)
+                )
     return bytes(content)
 
 
@@ -127,7 +131,7 @@ def _decoded(text: str | bytes) -> str:
     try:
         return text.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
-        raise FormatError(f"not UTF-8: byte {error.start:,} is 0x{text[error.start]:02x}") from None
+        raise FormatError(tr("not UTF-8: byte {start:,} is 0x{text:02x}", error.start, text[error.start])) from None
 
 
 def _bounded(value: Any) -> Any:  # noqa: ANN401  (any JSON value)
@@ -135,7 +139,7 @@ def _bounded(value: Any) -> Any:  # noqa: ANN401  (any JSON value)
     depth, level = 0, [value]
     while level:
         if any(type(one) is int and not _LEAST <= one <= _MOST for one in level):
-            raise FormatError("an integer in it has more than 64 bits")
+            raise FormatError(tr("an integer in it has more than 64 bits"))
         dicts: list[dict[str, Any]] = [one for one in level if isinstance(one, dict)]
         lists: list[list[Any]] = [one for one in level if isinstance(one, list)]
         if depth == MAX_DEPTH and (dicts or lists):
@@ -148,13 +152,8 @@ def _bounded(value: Any) -> Any:  # noqa: ANN401  (any JSON value)
 def _beyond(error: Exception) -> FormatError:
     if isinstance(error, RecursionError):
         return _too_deep()
-    return FormatError("an integer in it has thousands of digits" if "digits" in str(error) else str(error))
+    return FormatError(tr("an integer in it has thousands of digits") if "digits" in str(error) else str(error))
 
 
 def _too_deep() -> FormatError:
-    return FormatError(f"lists and objects in it are nested more than {MAX_DEPTH} levels deep")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
+    return FormatError(tr("lists and objects in it are nested more than {max_depth} levels deep", MAX_DEPTH))

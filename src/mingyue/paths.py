@@ -12,6 +12,7 @@ from typing import Any
 
 from mingyue.errors import SettingsError
 from mingyue.files import describe_os_error, reason_of, shortened
+from mingyue.words import tr
 
 _MODEL_FILES = frozenset(
     ("run.toml", "run.lock", "plan.json", "metrics.jsonl", "checkpoints", "data", "watch", "model", "config.json",
@@ -27,20 +28,24 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     """
     given = os.fspath(name)
     if not given:
-        raise SettingsError("the name of a file or folder is empty", advice="Name one; `.` is the current folder.")
+        raise SettingsError(
+            tr("the name of a file or folder is empty"), advice=tr("Name one; `.` is the current folder.")
+        )
     shown = shortened(given)
     path = Path(os.path.expanduser(_encodable(given)))  # noqa: PTH111 - Path.expanduser refuses a file named ~tilde.txt
     try:
         path.lstat()
     except ValueError as error:
-        raise SettingsError(f"{shown!r} cannot be the name of a file: {error}") from None
+        raise SettingsError(tr("{shown!r} cannot be the name of a file: {error}", shown, error)) from None
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):
-            raise SettingsError(f"{shown}: {reason_of(error)}", advice=describe_os_error(error)[1]) from error
+            message = tr("{shown}: {reason}", shown, reason_of(error))
+            raise SettingsError(message, advice=describe_os_error(error)[1]) from error
     first = path.parts[0] if path.parts else ""  # of `.`
     if first.startswith("~") and len(path.parts) > 1 and not Path(first).exists():
         raise SettingsError(
-            f"{shown}: there is no user {first[1:]}", advice=f"For a folder of that name, write ./{first}."
+            tr("{shown}: there is no user {first}", shown, first[1:]),
+            advice=tr("For a folder of that name, write ./{first}.", first),
         )
     return path
 
@@ -64,12 +69,18 @@ def check_output(output: str | os.PathLike[str] | None, *inputs: str | None, opt
         return
     path = path_of(output)
     if path.is_dir():
-        raise SettingsError(f"{option} {output} is a folder", advice="Name a file.")
+        raise SettingsError(tr("{option} {output} is a folder", option, output), advice=tr("Name a file."))
     if not path.parent.is_dir():
-        raise SettingsError(f"{option} {output}: there is no folder {path.parent}", advice="Make it first.")
+        raise SettingsError(
+            tr("{option} {output}: there is no folder {folder}", option, output, path.parent),
+            advice=tr("Make it first."),
+        )
     for name in inputs if path.is_file() else ():
         if name is not None and _is_input(path, name):
-            raise SettingsError(f"{option} {output} is also an input: it would be lost", advice="Choose another file.")
+            raise SettingsError(
+                tr("{option} {output} is also an input: it would be lost", option, output),
+                advice=tr("Choose another file."),
+            )
 
 
 def _is_input(path: Path, name: str) -> bool:

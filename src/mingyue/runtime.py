@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mingyue.errors import SettingsError
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     import torch
@@ -81,10 +82,11 @@ class Runtime:
     def describe(self) -> str:
         """One line for the user: device, number format, threads, processes."""
         name = str(self.dtype).removeprefix("torch.")
-        plural = "" if self.threads == 1 else "s"
-        threads = f", {self.threads} thread{plural}" if self.device.type == "cpu" else ""
-        several = f" in each of {self.world_size} processes" if self.world_size > 1 else ""
-        return f"{self.device}, {name}{threads}{several}"
+        one = self.threads == 1
+        threads = tr(", 1 thread") if one else tr(", {threads} threads", self.threads)
+        threads = threads if self.device.type == "cpu" else ""
+        several = tr(" in each of {world_size} processes", self.world_size) if self.world_size > 1 else ""
+        return f"{self.device}, {name}" + threads + several
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ def processes() -> Processes:
     if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
         given = ", ".join(f"{name}={os.environ.get(name)}" for name in names)
         raise SettingsError(
-            f"the environment describes processes that cannot be: {given}", advice="Start the run with torchrun."
+            tr("the environment describes processes that cannot be: {given}", given),
+            advice=tr("Start the run with torchrun."),
         )
     return Processes(rank, size, local_rank, local_size, restarts, os.environ.get("TORCHELASTIC_RUN_ID", ""))
 
@@ -192,7 +195,9 @@ def choose_runtime(device: str | None = None, dtype: str | None = None, threads:
         number = torch.float16
     else:
         number = torch.float32
-        notes.append(f"{dtype} was asked for, but {chosen} is not fast in it: this run uses fp32 instead.")
+        notes.append(
+            tr("{dtype} was asked for, but {chosen} is not fast in it: this run uses fp32 instead.", dtype, chosen)
+        )
     return Runtime(chosen, number, threads, tuple(notes), process.rank, process.size)
 
 
@@ -202,19 +207,25 @@ def _device_of(process: Processes, chosen: torch.device, *, asked: str | None) -
 
     if chosen.type == "mps":
         if asked is not None:
-            raise SettingsError("several processes cannot train on mps", advice="Use --device cpu, or one process.")
+            raise SettingsError(
+                tr("several processes cannot train on mps"), advice=tr("Use --device cpu, or one process.")
+            )
         return torch.device("cpu")
     if chosen.type != "cuda":
         return chosen
     if chosen.index is not None:
         raise SettingsError(
-            f"device {chosen} is one GPU, and this run has {process.size} processes",
-            advice="Give --device cuda: each process takes the GPU of its number.",
+            tr("device {chosen} is one GPU, and this run has {size} processes", chosen, process.size),
+            advice=tr("Give --device cuda: each process takes the GPU of its number."),
         )
     if process.local_size > torch.cuda.device_count():
         raise SettingsError(
-            f"{process.local_size} processes on this machine need a GPU each, and it has {torch.cuda.device_count()}",
-            advice="Start as many processes as there are GPUs, or use --device cpu.",
+            tr(
+                "{local_size} processes on this machine need a GPU each, and it has {device_count}",
+                process.local_size,
+                torch.cuda.device_count(),
+            ),
+            advice=tr("Start as many processes as there are GPUs, or use --device cpu."),
         )
     device = torch.device("cuda", process.local_rank)
     torch.cuda.set_device(device)
@@ -233,10 +244,14 @@ def _choose_device(asked: str | None) -> torch.device:
     try:
         device = torch.device(asked)
     except RuntimeError:
-        raise SettingsError(f"device {asked!r} is not a device name", advice="Use cpu, cuda, cuda:1 or mps.") from None
+        raise SettingsError(
+            tr("device {asked!r} is not a device name", asked), advice=tr("Use cpu, cuda, cuda:1 or mps.")
+        ) from None
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(device.type, False):
-        raise SettingsError(f"device {asked!r} is not available here", advice="Leave --device out, or use cpu.")
+        raise SettingsError(
+            tr("device {asked!r} is not available here", asked), advice=tr("Leave --device out, or use cpu.")
+        )
     return device
 
 

@@ -28,6 +28,11 @@ VIEWS: dict[str, Callable[[Inspection], View]] = {
     "surprise": lambda look: look.surprise(),
     "trace": lambda look: look.trace(),
     "heads": lambda look: look.heads(),
+    "logits": lambda look: look.logits(),
+    "head": lambda look: look.head(1, 0),
+    "lines": lambda look: look.lines(),
+    "attended": lambda look: look.attended(3),
+    "contexts": lambda look: look.contexts(corpus=__file__, tokens=200),
     "neighbours": lambda look: look.neighbours("a" if look.subject.of_pairs else "月"),
     "vectors": lambda look: look.vectors(*(("b", ["a b", "c b"]) if look.subject.of_pairs else ("月", [POEM]))),
 }
@@ -101,7 +106,18 @@ def test_a_report_is_one_page_in_two_languages_that_reaches_for_nothing(looks, k
     assert done[0][0] == 0
     assert done[-1][0] == done[-1][1]
     assert page.index('data-language="zh"') < page.index('data-language="en"')
-    for anchor in ("text", "surprise", "attention", "lens", "heads", "neighbours", "vectors", "trace"):
+    for anchor in (
+        "text",
+        "surprise",
+        "attention",
+        "attended",
+        "lens",
+        "logits",
+        "heads",
+        "neighbours",
+        "vectors",
+        "trace",
+    ):
         assert f'<section id="en-{anchor}">' in page
         assert f'<section id="zh-{anchor}">' in page
     markup = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
@@ -138,7 +154,7 @@ def test_a_report_says_which_sections_have_nothing_to_show(looks, tmp_path):
 def test_heads_take_several_texts(looks):
     both = looks["text"].heads(["明月光"])
     assert both.loss != looks["text"].heads().loss
-    assert "2" in both.measured_on.en
+    assert "2" in both.measured.about.en
 
 
 def test_patching_reads_a_corrupted_text_of_the_same_length(looks):

@@ -380,3 +380,18 @@ def test_a_wide_table_of_words_goes_on_below_and_keeps_every_cell():
     places = [(box["x"], box["y"]) for box in boxes]
     assert len(set(places)) == len(places)
     assert {box["text"] for box in boxes if box["x"] == 0} == {"a", "b"}
+
+
+@pytest.mark.parametrize("text", ["a", "床", "␣question", "<E6><98>", "x" * 60])
+def test_a_table_of_words_fits_a_screen_of_1280_pixels_and_keeps_every_column(text):
+    """V6: the last column of a lens was cut off on a page."""
+    cells = [[TextMark(text, 0.5) for _ in range(61)] for _ in range(3)]
+    labels = [f"{number}" for number in range(61)]
+    chart = WordGrid("Words", cells, row_labels=["layer 11 = output"] * 3, column_labels=labels, low=0, high=1)
+    bands = chart.page_bands()
+    assert [number for band in bands for number in band] == list(range(61))
+    letter = 8 if text.isascii() or "␣" in text else 14  # pixels of the page's font
+    cell = min(190, max(31, letter * len(text) + 13))
+    assert all(130 + len(band) * cell <= 920 for band in bands), "main is 920 pixels wide"
+    assert chart.html().count("<tr>") == 4 * len(bands)
+    assert chart.html().count("<td") == 3 * 61

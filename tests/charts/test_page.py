@@ -23,6 +23,7 @@ from mingyue.charts import (
     Section,
     TextChart,
     TextMark,
+    TokenLines,
     WordGrid,
     markup,
     write_charts,
@@ -93,6 +94,10 @@ def hostile_charts():
         ),
         "text": TextChart(marks=marks, **scale),
         "WordGrid": WordGrid(cells=[marks, marks], **labels, **scale),
+        "TokenLines": TokenLines(
+            weights=np.full((2, 2, 2), 0.5), left=[HOSTILE, "b"], right=["a", HOSTILE], series=[HOSTILE, "b"],
+            left_title=HOSTILE, right_title=HOSTILE, **one,
+        ),
         "film": AttentionFilm(
             steps=[FilmStep(HOSTILE, [maps], [marks], ["a", HOSTILE])] * 2, **titles, word_title=HOSTILE,
             word_rows=[HOSTILE], averaged=HOSTILE, **one,
@@ -183,9 +188,14 @@ def test_hostile_text_stays_text_in_every_kind_of_chart(kind):
     assert type(html) is str, "a Markup would escape whatever a caller compares it with or adds to it"
     fragment = Reader(html)
     inert = {"figure", "figcaption", "p", "div", "span", "br", "table", "tr", "th", "td", "script"}
+    if kind == "TokenLines":
+        inert |= {"svg", "g", "line", "text", "button"}
     assert {tag for tag, _ in fragment.elements} <= inert
     names = {name for _, attributes in fragment.elements for name in attributes}
-    assert names <= {"class", "style", "role", "aria-label", "data-hover", "type"}
+    if kind == "TokenLines":
+        assert not [name for name in names if name.startswith("on") or name in ("href", "src")]
+    else:
+        assert names <= {"class", "style", "role", "aria-label", "data-hover", "type"}
     types = [attributes.get("type") for tag, attributes in fragment.elements if tag == "script"]
     assert types == ["application/json"] * len(fragment.scripts)
     assert not [script for script in fragment.scripts if re.search("[<>&\u2028]", script)]
@@ -220,7 +230,7 @@ def test_hostile_text_stays_text_in_a_page(tmp_path):
     data = [script for script, kind in zip(page.scripts, kinds, strict=True) if kind == "application/json"]
     assert len(data) == 6 * n_sections
     assert all(DRAWN in strings(json.loads(script)) for script in data)
-    assert kinds.count(None) == 4, "our own scripts: Vega, matrices, films, the page"
+    assert kinds.count(None) == 5, "our own scripts: Vega, matrices, films, lines of tokens, the page"
     assert not [script for script in page.scripts if "alert(1)" in script and "\\u003c" not in script]
     once, in_a_section = ["title", "h1", "intro"], ["contents", "heading", "prose", "caption", "column", "cell", "note"]
     assert page.text.count(DRAWN) >= len(once) + n_sections * (len(in_a_section) + 2 * len(hostile_charts()))

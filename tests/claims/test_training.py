@@ -89,11 +89,28 @@ def test_a_language_is_a_function_of_its_seed(language):
     assert language(30, 4)[:20] == language(20, 4)
 
 
-def test_what_a_pronoun_stands_for_is_in_the_sentence_and_has_the_answer():
-    found = grammar.references(200, 1)
-    assert len({len(one.words) for one in found}) == 1 and len({one.noun for one in found}) > 1
+def test_what_a_pronoun_stands_for_is_one_of_two_animals_and_has_the_answer():
+    found = grammar.references(2000, 1)
+    assert len({len(one.words) for one in found}) == 1
     for one in found:
-        assert one.words[one.pronoun] == "它" and grammar.TRAITS[one.words[one.noun]] == one.answer
+        noun, other = one.words[one.noun], one.words[one.other]
+        assert one.words[one.pronoun] == "它" and grammar.TRAITS[noun] == one.answer
+        assert noun != other and other in grammar.TRAITS
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 4])
+def test_no_single_word_tells_which_animal_a_pronoun_stands_for(at):
+    found = grammar.references(4000, 1)
+    for word in {one.words[at] for one in found}:
+        first = [one.noun == 0 for one in found if one.words[at] == word]
+        assert 0.35 < sum(first) / len(first) < 0.65
+    told = {(one.words[1], one.words[4]): one.noun for one in found}
+    assert all(told[one.words[1], one.words[4]] == one.noun for one in found)  # both together do
+
+
+def test_wordings_of_one_sense_share_no_character():
+    for words, endings in grammar.STRIKES.values():
+        assert len(set("".join(words + endings))) == len("".join(words + endings))
 
 
 def test_a_lexicon_numbers_words_in_their_order():

@@ -166,6 +166,8 @@ def base(option: Option, place: Path) -> list[str]:
             looked += ["--texts", "The mill", "--texts", "a mill"]
         elif verb[1] != "neighbours":
             looked += ["--text", "The mill"]
+        if verb[1] == "patch":
+            looked += ["--other", "The mile"]
         return looked
     return commands.get(verb, list(verb))
 

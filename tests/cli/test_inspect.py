@@ -18,8 +18,23 @@ from mingyue.models import build_model
 from mingyue.text import byte_tokenizer, train_char
 
 POEM = "床前明月光，疑是地上霜。举头望明月"
+OTHER = POEM[:-1] + "霜"
 SIZES = {"context": 32, "d_model": 16, "n_layers": 2, "n_heads": 2, "n_kv_heads": 2, "d_head": 8, "d_ff": 16}
-VIEWS = ("attention", "lens", "surprise", "trace", "heads", "vectors", "neighbours")
+VIEWS = (
+    "attention",
+    "lens",
+    "surprise",
+    "trace",
+    "heads",
+    "vectors",
+    "neighbours",
+    "logits",
+    "head",
+    "lines",
+    "attended",
+    "contexts",
+    "patch",
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +66,12 @@ def arguments(view: str, of_pairs: bool = False) -> list[str]:
         return ["--word", "b", "--texts", "a b", "c b"] if of_pairs else ["--word", "月", "--texts", POEM, "望明月"]
     if view == "heads":
         return []
+    if view == "contexts":
+        corpus = ["--corpus", __file__, "--tokens", "200"]
+        return ["--text", "one two", "--target", "eins", *corpus] if of_pairs else ["--text", POEM, *corpus]
+    if view == "patch":
+        pair = ["--text", "one two", "--other", "one six", "--target", "eins"]
+        return pair if of_pairs else ["--text", POEM, "--other", OTHER]
     return ["--text", "one two", "--target", "eins"] if of_pairs else ["--text", POEM]
 
 
@@ -73,8 +94,9 @@ def test_json_has_the_named_arrays_of_the_view(run, model, view):
     code, out, err = run("inspect", view, model, *arguments(view), "--json")
     assert (code, err) == (0, "")
     looked = mingyue.inspect(model, None if view == "heads" else POEM)
-    given = {"vectors": ("月", [POEM, "望明月"]), "neighbours": ("月",)}
-    assert json.loads(out) == json.loads(json.dumps(getattr(looked, view)(*given.get(view, ())).to_dict()))
+    given = {"vectors": ("月", [POEM, "望明月"]), "neighbours": ("月",), "patch": (OTHER,)}
+    options = {"corpus": __file__, "tokens": 200} if view == "contexts" else {}
+    assert json.loads(out) == json.loads(json.dumps(getattr(looked, view)(*given.get(view, ()), **options).to_dict()))
 
 
 def test_the_numbers_of_surprise_are_those_of_score(run, model):
@@ -242,9 +264,9 @@ def test_help_of_a_view_has_its_own_options_only(run):
     def shown(view: str) -> set[str]:
         return set(re.findall(r"(--[a-z]+) ", run("inspect", view, "--help")[1]))
 
-    common = {"--out", "--language", "--device", "--threads"}
+    common = {"--out", "--device", "--threads"}
     text = {"--text", "--file", "--source", "--target", "--step"}
-    help_and_debug = {"--help", "--debug"}
+    help_and_debug = {"--help", "--debug", "--language"}
     expected = {
         "attention": {*text, "--layer", "--head", "--json"},
         "lens": {*text, "--top", "--json"},
@@ -252,6 +274,12 @@ def test_help_of_a_view_has_its_own_options_only(run):
         "relations": {"--text", "--file", "--step", "--seed", "--json"},
         "vectors": {"--word", "--texts", "--text", "--file", "--step", "--seed", "--json"},
         "neighbours": {"--word", "--top", "--step", "--json"},
+        "logits": {*text, "--token", "--instead", "--position", "--json"},
+        "head": {*text, "--layer", "--head", "--part", "--position", "--json"},
+        "lines": {*text, "--layer", "--head", "--part", "--json"},
+        "attended": {*text, "--position", "--layer", "--head", "--part", "--json"},
+        "contexts": {*text, "--position", "--layer", "--top", "--tokens", "--corpus", "--seed", "--json"},
+        "patch": {*text, "--other", "--answer", "--instead", "--tap", "--position", "--json"},
         "film": {"--text", "--file", "--source", "--json"},
         "report": {*text, "--word", "--seed"},
     }
@@ -277,8 +305,11 @@ def test_defaults_that_help_shows_are_those_of_the_views():
 def test_without_a_view_or_with_an_unknown_one_the_views_are_listed(run, model):
     for given, told in (
         ((), "needs a view"),
+        (("--text", "x"), "needs a view"),
         (("atention", model), "Did you mean attention?"),
-        ((model,), "not a view"),
+        ((model, "atention"), "Did you mean attention?"),
+        (("x" * 5000,), "is not a view"),
+        ((model,), "the view is missing: mingyue inspect VIEW"),
     ):
         code, out, err = run("inspect", *given)
         assert (code, out) == (2, "")

@@ -150,12 +150,15 @@ def test_several_texts_are_told_apart(run, model):
 
 
 def test_log_probabilities_are_shown_with_their_tokens(run, model):
+    """V5: as −log P, which the heading says, with the sign of `score` and of every view."""
     arguments = ("--prompt", "a", "--max-new-tokens", "2", "--logprobs")
     _, out, _ = run("generate", model, *arguments)
     result = mingyue.load(model).generate("a", max_new_tokens=2, logprobs=True)[0]
     assert result.logprobs is not None
     for value in result.logprobs:
-        assert f"{value:.4f}" in out
+        assert f" {-value:.4f}" in out
+    assert "−log P, nats" in out
+    assert "−log P, nats" in run("score", model, "--text", "ab")[1]
 
 
 def test_a_prompt_may_come_from_a_file_or_standard_input(run, model, tmp_path, monkeypatch):
@@ -230,7 +233,7 @@ def test_score_prints_each_token_and_what_they_come_to(run, model):
     for one in result.tokens[1:]:
         assert one.logprob is not None
         assert f"{-one.logprob:.4f}" in out
-    for value in (result.total, result.perplexity, result.bits_per_byte):
+    for value in (-result.total, result.perplexity, result.bits_per_byte):
         assert f"{value:,.4f}" in out
     assert "windows" not in out
 
@@ -238,7 +241,7 @@ def test_score_prints_each_token_and_what_they_come_to(run, model):
 def test_the_stride_over_a_long_text_is_stated(run, model):
     _, out, _ = run("score", model, "--text", "a" * 60, "--stride", "7", "--no-tokens")
     assert "tokens, stride 7" in out
-    assert "-log P" not in out
+    assert "−log P, nats" not in out
 
 
 def test_score_as_json_names_where_each_text_came_from(run, model, tmp_path):

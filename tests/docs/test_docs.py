@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-ONE_LANGUAGE = {"settings.md", "dependencies.md"}
+ONE_LANGUAGE = {"dependencies.md"}
 """Made from the code, or for those who work on it: names and one-line remarks."""
 
 PAGES = sorted(DOCS.glob("*.md"))
@@ -225,14 +225,14 @@ def problem(command: str, *, whole: bool) -> str | None:
     from cyclopts import CycloptsError, MissingArgumentError
 
     from mingyue.cli.app import app
-    from mingyue.cli.main import _take_debug
+    from mingyue.cli.main import _take_common
 
     words = shlex.split(command, comments=True)[1:]
     if not whole:
         words = [word for word in words if word not in ("…", "...")]
     if ">" in words:
         words = words[: words.index(">")]
-    tokens, _ = _take_debug(words)
+    tokens, _, _ = _take_common(words)
     try:
         app.parse_args(tokens, exit_on_error=False, print_error=False)
     except MissingArgumentError as error:
@@ -251,7 +251,7 @@ def test_every_command_shown_is_one_that_the_program_takes(page):
 def options() -> set[str]:
     from mingyue.cli.app import app
 
-    known = {"--help", "--version", "--debug"}
+    known = {"--help", "--version", "--debug", "--language"}
     from mingyue.cli.inspect import VIEWS
 
     verbs = "train,resume,demo,generate,score,translate,evaluate,info,data list,data get,doctor"

@@ -13,16 +13,19 @@ import torch.nn.functional as F
 from mingyue.errors import GenerationError
 from mingyue.inspection import Subject
 from mingyue.inspection import heads as heads_module
-from mingyue.inspection.ablation import ablate_heads
+from mingyue.inspection.ablation import FEWEST_TEXTS, ablate_heads, standard_error
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.head_labels import PartHeads
 from mingyue.inspection.head_patterns import Probe, Scores, masks, random_probe, score_patterns
-from mingyue.inspection.heads import heads_table, heads_view
+from mingyue.inspection.head_tables import CLEAR, FEWEST_TOKENS, Measured, heads_table
+from mingyue.inspection.heads import heads_view
 from mingyue.inspection.interventions import edited_logits, switch_off
 from mingyue.inspection.parts import attention_part, attention_parts
 from mingyue.nn import Taps
 from mingyue.text import train_char
 from mingyue.words import Words
+
+UNMEASURED = Measured(None, 0, Words("", ""))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +83,7 @@ def test_pairs_without_texts_are_labelled_but_no_loss_is_claimed(known_pairs):
     view = heads_view(known_pairs)
     assert view.loss is None
     assert all(part.zero_LH is None for part in view.parts)
-    assert "No pair of texts was given" in view.tables()[0].note
+    assert "No pair of texts was given" in view.tables()[-1].note
     assert "Δ loss, off" not in view.tables()[0].columns
     assert len(view.charts()) == 3
 
@@ -214,18 +217,18 @@ def test_a_label_is_earned_where_the_head_is_furthest_above_uniform():
         uniform_P = np.array([0.1, 0.2])
         return Scores(("first", "previous"), np.array([[values]]), uniform_P, uniform_P + 0.4 * (1 - uniform_P))
 
-    part = PartHeads("self", {"random": scores(0.3, 0.5), "texts": scores(0.1, 0.7)}, None, None)
+    part = PartHeads("self", {"random": scores(0.3, 0.5), "texts": scores(0.1, 0.7)})
     best = part.best(0, 0)
     assert (best.pattern, best.measured_on, best.score, best.earned) == ("previous", "texts", 0.7, True)
     assert part.best(0, 0).threshold == pytest.approx(0.52)
-    weak = PartHeads("self", {"random": scores(0.3, 0.5), "texts": scores(np.nan, np.nan)}, None, None)
+    weak = PartHeads("self", {"random": scores(0.3, 0.5), "texts": scores(np.nan, np.nan)})
     assert weak.best(0, 0).measured_on == "random"
     assert weak.labels_LH == (("mixed",),)
     assert weak.best(0, 0).stands_out
-    assert heads_table(weak, None, Words("", ""), "zh").rows[0][2] == "混合（最接近：前一个 token）"
-    idle = PartHeads("self", {"random": scores(0.1, 0.19)}, None, None)
+    assert heads_table(weak, UNMEASURED, "zh").rows[0][2] == "混合（最接近：前一个 token）"
+    idle = PartHeads("self", {"random": scores(0.1, 0.19)})
     for language, name in (("en", "mixed"), ("zh", "混合")):  # nearest to nothing: it looks everywhere alike
-        assert heads_table(idle, None, Words("", ""), language).rows[0][2] == name
+        assert heads_table(idle, UNMEASURED, language).rows[0][2] == name
 
 
 def test_what_only_a_page_can_do_is_not_said_in_a_picture(known_view):
@@ -257,10 +260,10 @@ def test_heads_switched_off_side_by_side_are_those_of_an_edit_of_the_whole_model
 
     with torch.no_grad():
         assert loss == pytest.approx(loss_of(subject.logits(reading)), abs=1e-5)
-        assert np.abs(losses.zero_LH - loss).min() > 1e-4, "every head must matter, or this shows nothing"
+        assert np.abs(losses.zero_LH).min() > 1e-4, "every head must matter, or this shows nothing"
         for layer, head in np.ndindex(part.n_layers, part.n_heads):
             off = edited_logits(subject, reading, switch_off(layer, head, part_name))
-            assert losses.zero_LH[layer, head] == pytest.approx(loss_of(off), abs=1e-5)
+            assert loss + losses.zero_LH[layer, head] == pytest.approx(loss_of(off), abs=1e-5)
         taps = Taps(part.tap(1, "heads"))
         subject.logits(reading, taps)
         mean_D = taps.values[part.tap(1, "heads")][0, 2].mean(0)
@@ -271,7 +274,7 @@ def test_heads_switched_off_side_by_side_are_those_of_an_edit_of_the_whole_model
             return edited
 
         with_mean = edited_logits(subject, reading, {part.tap(1, "heads"): mean_of_head_2})
-        assert losses.mean_LH[1, 2] == pytest.approx(loss_of(with_mean), abs=1e-5)
+        assert loss + losses.mean_LH[1, 2] == pytest.approx(loss_of(with_mean), abs=1e-5)
 
 
 def test_small_batches_and_several_texts_change_nothing(lively, monkeypatch):
@@ -313,12 +316,12 @@ def test_progress_reaches_its_end(lively, lively_pairs):
 def test_own_texts_are_what_the_loss_is_measured_on_within_the_cap(lively, monkeypatch):
     subject = lively()
     view = heads_view(subject, probes=["abcd", "hello"])
-    assert "2 given texts, 7 tokens" in view.tables()[0].note
+    assert "the given texts (2), 7 tokens" in view.tables()[0].note
     monkeypatch.setattr(heads_module, "MOST_TEXTS", 1)
     view = heads_view(subject, probes=["abcd", "hello"])
-    assert "1 given text, 3 tokens (1 more left out)" in view.tables()[0].note
+    assert "the given texts (1), 3 tokens (1 more left out)" in view.tables()[0].note
     assert "另有 1 篇未用" in view.tables("zh")[0].note
-    assert heads_view(subject, probes=["a"]).measured_on == heads_view(subject).measured_on, "nothing follows one token"
+    assert heads_view(subject, probes=["a"]).measured == heads_view(subject).measured, "nothing follows one token"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -330,7 +333,7 @@ def test_tables_charts_and_json_say_the_same(known_view, language):
     assert table.rows[4][2].startswith("induction" if language == "en" else "归纳")
     labels, worth = view.charts(language)
     assert labels.to_dict()["kind"] == "word_grid"
-    assert worth.to_dict()["kind"] == "matrix"
+    assert worth.to_dict()["kind"] == "word_grid"
     assert labels.html()
     assert worth.html()
     read = json.loads(json.dumps(view.to_dict(), allow_nan=False))
@@ -351,3 +354,95 @@ def test_a_source_with_a_vocabulary_of_its_own_gets_probes_from_it(lively_pairs)
         "decoder": (2, 4),
         "cross": (2, 4),
     }
+
+
+def test_the_standard_error_is_that_of_means_over_texts():
+    """V1: with few texts that of independent tokens; with many, tokens of one text count once."""
+    generator = torch.Generator().manual_seed(0)
+    values_N = torch.randn(40, generator=generator, dtype=torch.float64)
+    one_text = torch.zeros(40, dtype=torch.long)
+    plain = float(values_N.std() / 40**0.5)
+    assert float(standard_error(values_N, one_text)) == pytest.approx(plain)
+    assert float(standard_error(values_N, torch.arange(40))) == pytest.approx(plain)
+    repeated_N, text_N = values_N.repeat_interleave(10), torch.arange(40).repeat_interleave(10)
+    assert float(standard_error(repeated_N, text_N)) == pytest.approx(plain), "repetitions are no new observations"
+    few = torch.arange(FEWEST_TEXTS - 1).repeat_interleave(10)
+    assert float(standard_error(repeated_N[: len(few)], few)) == pytest.approx(
+        float(repeated_N[: len(few)].std() / len(few) ** 0.5)
+    )
+    assert math.isnan(float(standard_error(torch.ones(1), torch.zeros(1, dtype=torch.long))))
+    means = values_N.view(8, 5).mean(1)
+    assert float(standard_error(values_N, torch.arange(8).repeat_interleave(5))) == pytest.approx(
+        float(means.std() / 8**0.5)
+    )
+
+
+def test_errors_are_paired_and_those_of_the_differences(lively):
+    """V1: the spread of what changes, not that of the losses."""
+    subject = lively()
+    reading = subject.read("abcabcxyzabqrs")
+    loss, (changes,) = ablate_heads(
+        subject, attention_parts(subject), [Probe(reading.ids_T[None], reading.targets_T[None])]
+    )
+
+    def nats_of(logits_TV):
+        return F.cross_entropy(logits_TV[:-1], reading.targets_T, reduction="none").double()
+
+    with torch.no_grad():
+        plain_N = nats_of(subject.logits(reading))
+        for layer, head in np.ndindex(2, 4):
+            apart_N = nats_of(edited_logits(subject, reading, switch_off(layer, head))) - plain_N
+            assert changes.zero_LH[layer, head] == pytest.approx(float(apart_N.mean()), abs=1e-5)
+            error = float(apart_N.std() / len(apart_N) ** 0.5)
+            assert changes.zero_error_LH[layer, head] == pytest.approx(error, rel=1e-3)
+    assert loss == pytest.approx(float(plain_N.mean()), abs=1e-5)
+
+
+def coloured(view):
+    return [
+        mark.value for chart in view.charts()[1::2] for row in chart.cells for mark in row if mark.value is not None
+    ]
+
+
+def marked(view):
+    return [cell for table in view.tables() for row in table.rows for cell in row[-2:] if cell.startswith("*")]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_short_text_colours_nothing_and_says_so(lively, language):
+    """V1: the change of the loss on one poem of 24 tokens is noise, and was coloured as a result."""
+    subject = lively()
+    short = heads_view(subject, probes=["abcdefghijklmnopqrstuvwx"])
+    assert not coloured(short) and not marked(short)
+    assert "23" in short.tables(language)[0].note and str(FEWEST_TOKENS) in short.tables(language)[0].note
+    assert all("±" in cell for row in short.tables(language)[0].rows for cell in row[-2:])
+    assert str(FEWEST_TOKENS) in short.charts(language)[1].note
+
+
+def test_only_changes_clear_of_their_error_are_coloured_and_marked(known, known_view):
+    """V1: of the heads made by hand the two that copy, and none of the idle ones."""
+    assert known_view.measured.tokens >= FEWEST_TOKENS, "the random sequences are enough"
+    part = known_view.part("self")
+    clear = {(0, 0), (1, 0)}
+    for layer, head in np.ndindex(2, 4):
+        change, error = part.zero_LH[layer, head], part.zero_error_LH[layer, head]
+        assert known_view.measured.clear(change, error) == ((layer, head) in clear) == (abs(change) > CLEAR * error)
+    worth = known_view.charts()[1]
+    assert {
+        (r, c) for r, row in enumerate(worth.cells) for c, mark in enumerate(row) if mark.value is not None
+    } == clear
+    assert worth.low == 0
+
+
+def test_held_out_texts_stand_in_where_none_is_given(lively):
+    """V1: and the view says what it measured on."""
+    subject = lively()
+    held_out = [subject.read("abcdefghijklmnopqrstuvwxyz") for _ in range(13)]
+    view = heads_view(subject, held_out=held_out)
+    assert (view.measured.tokens, set(view.part("self").scores)) == (325, {"random", "texts"})
+    assert "held-out texts of the run (13), 325 tokens" in view.tables()[0].note
+    assert "留出" in view.tables("zh")[0].note
+    own = heads_view(subject, probes=["abc"], held_out=held_out)
+    assert own.measured.tokens == 2, "texts that are given come first"
+    alone = heads_view(subject)
+    assert "the run with its held-out text is not at hand" in alone.tables()[0].note

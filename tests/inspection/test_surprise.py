@@ -117,7 +117,7 @@ def test_tables_and_dict(lively, language):
     subject = lively()
     view = surprise_view(subject, subject.read("abcd" * 30, any_length=True))
     whole, each = view.tables(language)
-    assert whole.rows[1][1] == f"{view.total:.4f}"
+    assert whole.rows[1][1] == f"{-view.total:.4f}"
     assert "windows" in whole.note or "窗口" in whole.note
     values = [float(row[2]) for row in each.rows]
     assert values == sorted(values, reverse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,9 +46,9 @@ def test_in_a_causal_model_what_follows_the_word_changes_nothing_and_the_view_sa
     assert view.alike == ((0, 1), (2, 3))
     assert view.alike_apart < 1e-5
     english, chinese = view.tables("en")[0].note, view.tables("zh")[0].note
-    assert "Occurrences 1–2, 3–4" in english
+    assert "Occurrences (1 = 2, 3 = 4)" in english
     assert "cannot differ" in english
-    assert "第 1–2、3–4 处" in chinese
+    assert "有几处（1 = 2、3 = 4）" in chinese
     assert "不可能不同" in chinese
     assert view.tables("en")[1].rows[0][-1] == "only itself"
     different = vectors_view(lively(), "w", ["aw", "bw"])
@@ -199,3 +200,57 @@ def test_with_a_start_mark_the_first_word_still_sees_only_what_all_texts_have(li
     assert view.position_N.tolist() == [1, 1]
     assert view.alike == ((0, 1),)
     assert view.alike_apart < 1e-5
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(
+    ("texts", "drawn"),
+    [
+        (["abwcd", "xyw"], False),
+        (["abw", "abw"], False),
+        (["abw", "xyw", "abw", "xyw"], False),
+        (["abw", "xyw", "w"], True),
+        (["abw", "xyw", "w", "mnopw"], True),
+    ],
+)
+def test_a_pca_is_drawn_only_where_it_says_something(lively, texts, drawn, language):
+    """V7: two points with 0 % of the variance on the second axis were a picture."""
+    view = vectors_view(lively(), "w", texts)
+    charts = view.charts(language)
+    assert [chart.kind for chart in charts] == ["line", "matrix_grid", "matrix", *(["scatter"] if drawn else [])]
+    assert ("PCA" in view.tables(language)[0].note) is not drawn
+
+
+def test_a_pca_of_vectors_on_a_line_is_a_sentence(lively):
+    """V7: and of more than two different vectors too."""
+    view = vectors_view(lively(), "w", ["abw", "xyw", "mnow"])
+    line_NM = np.outer(np.array([0.0, 1.0, 3.0]), np.ones(view.vectors_LNM.shape[2])).astype(np.float32)
+    vectors_LNM = view.vectors_LNM.copy()
+    vectors_LNM[-1] = line_NM
+    plane_N2, explained_2 = principal_plane(line_NM)
+    flat = replace(view, vectors_LNM=vectors_LNM, plane_N2=plane_N2, explained_2=explained_2)
+    assert len(flat.charts("en")) == 3
+    assert "on a line" in flat.tables("en")[0].note
+
+
+def test_equal_vectors_are_one_point_with_the_numbers_of_all(lively):
+    """V7: their labels lay on one another."""
+    view = vectors_view(lively(), "w", ["abw", "xyw", "abw", "mnow"])
+    (plane,) = (chart for chart in view.charts("en") if chart.kind == "scatter")
+    assert [row["label"] for row in plane.rows] == ["1, 3", "2. xy[w]", "4. mno[w]"]
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.2, 0.02, 0.002, 0.0])
+def test_the_scale_of_the_maps_shows_the_differences(lively, scale):
+    """V7: on a scale from 0 maps of cosines above 0.9 were all of one colour."""
+    view = vectors_view(lively(), "w", ["abw", "xyw", "mnow"])
+    cosines_LNN = (1 - scale * (1 - view.cosines_LNN)).astype(np.float32)
+    close = replace(view, cosines_LNN=cosines_LNN)
+    grid, last = close.charts("en")[1:3]
+    assert (grid.low, grid.high) == (last.low, last.high), "one scale in one picture"
+    least = float(cosines_LNN.min())
+    assert grid.low <= least + 1e-6
+    if scale:
+        assert (1 - least) / (grid.high - grid.low) > 0.3, "the largest difference takes a good part of the colours"
+    assert grid.row_labels == view.labels_N
+    assert grid.column_labels == ["1", "2", "3"]

@@ -21,12 +21,17 @@ from mingyue.nn import Taps
 from mingyue.words import Language, TextTable
 
 if TYPE_CHECKING:  # view modules are imported when a view is made, so that training and generation start faster
+    from mingyue.inspection.attended import AttendedView
     from mingyue.inspection.attention import AttentionView
     from mingyue.inspection.command import Command, Progress
+    from mingyue.inspection.contexts import ContextsView
     from mingyue.inspection.film import FilmView
+    from mingyue.inspection.head import HeadView
     from mingyue.inspection.heads import HeadsView
     from mingyue.inspection.interventions import PatchingView
     from mingyue.inspection.lens import LensView
+    from mingyue.inspection.lines import LinesView
+    from mingyue.inspection.logits import LogitsView
     from mingyue.inspection.neighbours import NeighboursView
     from mingyue.inspection.relations import RelationsView
     from mingyue.inspection.surprise import SurpriseView
@@ -118,7 +123,7 @@ class Inspection(InspectedModel):
         """The attention pattern of each head, with the score of its label, and the loss without the head.
 
         The loss is measured on the text of this inspection and on `texts` (for an encoder-decoder model sources, with
-        the model's own translations), if there are any.
+        the model's own translations), if there are any; else on held-out texts of the run, where they are at hand.
         """
         return self.view("heads", texts=texts, seed=seed, progress=progress)
 
@@ -133,6 +138,87 @@ class Inspection(InspectedModel):
     def neighbours(self, word: str, top: int = 10) -> NeighboursView:
         """The `top` tokens whose embeddings are nearest, in the input and the output table."""
         return self.view("neighbours", word=word, top=top)
+
+    def logits(
+        self, token: str | int | None = None, instead: str | int | None = None, position: int | None = None
+    ) -> LogitsView:
+        """The logit of `token` at `position`, credited to every part of the model; with `instead` the difference.
+
+        Defaults: the most likely next token, the last position. `instead` is the token whose logit is subtracted.
+        """
+        return self.view("logits", token=token, instead=instead, position=position)
+
+    def head(self, layer: int = 0, head: int = 0, *, part: str | None = None, position: int | None = None) -> HeadView:
+        """One head step by step: q·k, the division by √d_k, mask, softmax, the product with V.
+
+        `part` of an encoder-decoder model: "encoder", "decoder" or "cross" (default). `position` (default: the last)
+        is the query whose row is printed in detail.
+        """
+        return self.view("head", layer=layer, head=head, part=part, position=position)
+
+    def lines(self, layer: int | None = None, head: int | None = None, *, part: str | None = None) -> LinesView:
+        """Attention as lines from token to token: of all layers and heads, one layer, or one head.
+
+        `part` of an encoder-decoder model: "encoder", "decoder" or "cross" (default: all three).
+        """
+        return self.view("lines", layer=layer, head=head, part=part)
+
+    def attended(
+        self,
+        position: int | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        part: str | None = None,
+    ) -> AttendedView:
+        """The text coloured by what `position` (default: the last) attends to, and by what attends to it.
+
+        The weights are means over all layers and heads, or those of a `layer`, a `head`, or one head of one layer.
+        """
+        return self.view("attended", position=position, layer=layer, head=head, part=part)
+
+    def contexts(
+        self,
+        position: int | None = None,
+        *,
+        layer: int | None = None,
+        top: int = 10,
+        tokens: int = 20_000,
+        corpus: str | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> ContextsView:
+        """The positions of the training text whose vectors are most similar to the one at `position` (the last).
+
+        The vector is that after a `layer` (default: the last); `tokens` of the run's training text, or of the file
+        `corpus`, are read. For an encoder-decoder model, positions of the source text and vectors of the encoder.
+        """
+        return self.view(
+            "contexts",
+            position=position,
+            layer=layer,
+            top=top,
+            tokens=tokens,
+            corpus=corpus,
+            seed=seed,
+            progress=progress,
+        )
+
+    def patch(
+        self,
+        other: str,
+        *,
+        answer: str | int | None = None,
+        instead: str | int | None = None,
+        tap: Sequence[str] | None = None,
+        position: int | None = None,
+    ) -> PatchingView:
+        """Activation patching with defaults, as on the command line: `other` is the corrupted text.
+
+        By default the most likely tokens after the two texts are compared, at the position where they differ; `tap`
+        are taps or patterns. `patching` is the same without defaults.
+        """
+        return self.view("patch", other=other, answer=answer, instead=instead, tap=tap, position=position)
 
     def film(self) -> FilmView:
         """The text at every watched step of the run, and at every kept checkpoint; default: the watched text.
@@ -156,7 +242,7 @@ class Inspection(InspectedModel):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> list[str]:
-        """Write the views of the text (all but the film) into one page, in English and Chinese, `language` first.
+        """Write the main views of the text into one page, in English and Chinese, `language` first.
 
         `word` is the word of the sections on vectors and nearest tokens (default: words of the text). Returns notes for
         the user: which sections have no result, and why. Raises `SettingsError` for a name that does not end in .html,
@@ -217,7 +303,7 @@ class Inspection(InspectedModel):
         The corrupted text (for an encoder-decoder model the source, before the same target) has as many tokens;
         `answer` and `instead` are one token each. See `mingyue.inspection.interventions.patching`.
         """
-        from mingyue.inspection.interventions import patching
+        from mingyue.inspection.patching import patching
 
         clean = self.reading
         source = None if clean.source is None else corrupted

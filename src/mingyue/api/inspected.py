@@ -12,12 +12,14 @@ from mingyue.api.model import Model
 from mingyue.api.translator import Translator
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection import Reading, Subject
+from mingyue.inspection.run_texts import RunTexts
 from mingyue.paths import path_of
+from mingyue.training import RunFolder
 from mingyue.words import Words
 
 if TYPE_CHECKING:
     from mingyue.generation import Translation
-    from mingyue.inspection.command import Text
+    from mingyue.inspection.command import Text, TrainingSample
 
 OWN_BEAM = 4
 """Beam width of the model's own translation, which is inspected where no target is given."""
@@ -76,6 +78,26 @@ class InspectedModel:
         if not isinstance(self.model, Translator):
             return [*own, *texts]
         return [*own, *((text, best[0].text) for text, best in zip(texts, self._translate(texts), strict=True))]
+
+    def training_sample(self, tokens: int, seed: int, corpus: str | None = None) -> TrainingSample:
+        """About `tokens` tokens of the training text of the run, or of the file `corpus`, drawn with the seed.
+
+        Raises `SettingsError` for a model that does not come from a run, if no file is given.
+        """
+        from mingyue.api.training_sample import training_sample
+
+        return training_sample(self.subject, self.folder, corpus, tokens=tokens, seed=seed)
+
+    @cached_property
+    def run_texts(self) -> RunTexts | None:
+        """The texts of the run that trained this model; None where the folder of the run is not at hand."""
+        if self.folder is None:
+            return None
+        folder = self.folder.resolve()
+        for run in (RunFolder(folder), RunFolder(folder.parent)):
+            if folder in (run.path, run.model) and run.settings_path.is_file():
+                return RunTexts.of(run.data, self.subject)
+        return None
 
     def _read(self, *, any_length: bool = False) -> Reading:
         text = self._source if isinstance(self.model, Translator) else self._text

@@ -10,6 +10,7 @@ from mingyue.charts.matrices import MatrixChart, MatrixGrid
 from mingyue.charts.page import Section, page_of_charts
 from mingyue.charts.plots import BarChart, LineChart, ScatterChart
 from mingyue.charts.text_charts import TextChart, WordGrid
+from mingyue.charts.token_lines import TokenLines
 from mingyue.charts.write import check_output_path, write_charts, write_json, write_page
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Section",
     "TextChart",
     "TextMark",
+    "TokenLines",
     "WordGrid",
     "check_output_path",
     "page_of_charts",

@@ -51,7 +51,10 @@ def page(
     parts = [part for section in sections for language in languages for part in section.parts.get(language, ())]
     needs_vega = any(isinstance(part, Chart) and part.needs_vega for part in parts)
     palettes = json.dumps({"sequential": colours.SEQUENTIAL, "diverging": colours.DIVERGING})
-    scripts = [f"const PALETTES={palettes};{markup.asset('matrix.js')}", *map(markup.asset, ("film.js", "page.js"))]
+    scripts = [
+        f"const PALETTES={palettes};{markup.asset('matrix.js')}",
+        *map(markup.asset, ("film.js", "token_lines.js", "page.js")),
+    ]
     return markup.render(
         "page.html",
         bodies=bodies,

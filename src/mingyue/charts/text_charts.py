@@ -16,6 +16,8 @@ _COLUMNS = 84  # of a line in an image
 _COLUMN, _LINE = 9, 28  # width of a column and height of a line, in pixels
 _MOST_LINES = 400
 _CELL_COLUMNS = 14
+_PAGE = 900  # pixels of a page on a screen of 1280, less its margins
+_PAGE_LETTER, _PAGE_CELL = 8.5, (34, 190)  # on a page: width of a column of text; least and most of a cell
 _PLAIN = "#444444"  # colour of text without a value
 
 
@@ -155,8 +157,21 @@ class WordGrid(_ColouredText):
         return self._boxes_spec(boxes, right, max(top - _LINE, _LINE))
 
     def html(self) -> str:
-        """The figure for a page."""
+        """The figure for a page: a wide table is broken into bands, as in an image."""
         return self._html("word_grid.html")
+
+    def page_bands(self) -> list[range]:
+        """The columns of each table on a page, by the widths that a browser is likely to give them."""
+
+        def width(*texts: str) -> int:
+            return round(max((display_width(visible(text)) for text in texts), default=0) * _PAGE_LETTER + 14)
+
+        least, most = _PAGE_CELL
+        widths = [
+            max(least, width(heading), min(most, width(*(row[number].text for row in self.cells))))
+            for number, heading in enumerate(self.column_labels)
+        ]
+        return _bands(widths, _PAGE - width(*self.row_labels))
 
     def to_dict(self) -> dict[str, Any]:
         """Kind, text and marks."""

@@ -102,51 +102,63 @@ def banks(count: int, seed: int) -> list[tuple[Sentence, str]]:
     return made
 
 
-STRIKES = {"篮球": ("投", "篮", "得", "分"), "酱油": ("倒", "进", "锅", "里"), "车": ("坐", "车", "回", "家")}
-"""What 打 goes with, and what follows from it."""
+STRIKES = {
+    "play": (("篮球", "乒乓", "麻将"), ("得分", "获胜", "认输")),
+    "buy": (("酱油", "米醋", "白酒"), ("炒菜", "拌面", "炖汤")),
+    "ride": (("专车", "的士", "出租"), ("回家", "上班", "进城")),
+}
+"""What 打 goes with in each sense, and what follows from the sense. No two of these words share a character."""
 
 
 def strikes(count: int, seed: int) -> list[tuple[Sentence, str]]:
-    """Sentences of characters such as 他去打篮球，投篮得分。, and what 打 goes with in each."""
+    """Sentences of characters such as 他去打篮球，得分。, and the sense of 打 in each ("play", "buy" or "ride")."""
     draw = generator(seed, "strikes")
     made: list[tuple[Sentence, str]] = []
     for _ in range(count):
-        what = draw.choice(tuple(STRIKES))
-        made.append(((draw.choice("我你他她"), draw.choice("去要想"), "打", *what, "，", *STRIKES[what], "。"), what))
+        sense = draw.choice(tuple(STRIKES))
+        what, then = map(draw.choice, STRIKES[sense])
+        made.append(((draw.choice("我你他她"), draw.choice("去要想"), "打", *what, "，", *then, "。"), sense))
     return made
 
 
-TRAITS = {"猫": "聪明", "狗": "忠实", "马": "强壮", "羊": "温顺", "兔": "胆小", "鸟": "轻快"}
+TRAITS = {
+    "猫": "聪明", "狗": "忠实", "马": "强壮", "羊": "温顺", "兔": "胆小", "鸟": "轻快",
+    "牛": "勤劳", "猪": "贪吃", "猴": "机灵", "鹿": "警觉", "鹅": "骄傲", "象": "沉稳",
+}  # fmt: skip
 """Each animal has a trait of its own: it tells whom 它 stands for."""
-THINGS = ("鱼", "草", "骨头", "米", "花", "果子")
+CHASING, FLEEING = ("追赶", "扑向", "盯上"), ("躲开", "逃离", "避开")
+CHASER, CHASED = ("饿", "凶"), ("怕", "慌")
+"""What is said of the animal that chases, and of the one that is chased."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A sentence that ends with 它, and what 它 stands for."""
+    """A sentence that ends with 它, and which of its two animals 它 stands for."""
 
     words: Sentence
     """Up to and with 它, of one length for all."""
     noun: int
-    """Place of the animal that 它 stands for."""
+    """Position of the animal that 它 stands for."""
+    other: int
+    """Position of the other animal."""
     pronoun: int
-    """Place of 它."""
+    """Position of 它."""
     answer: str
     """What comes next: the trait of that animal."""
 
 
 def references(count: int, seed: int) -> list[Reference]:
-    """Sentences of the kind 猫喜欢吃鱼，它…, with the animal before or after the thing: 鱼总是被猫吃掉，它…"""
+    """Sentences of two animals such as 猫追赶狗，饿的它… (the hungry one: 猫) and 猫躲开狗，饿的它… (狗).
+
+    Which animal is meant follows from the verb and the word before 的 together, not from either alone or the position.
+    """
     draw = generator(seed, "references")
     made: list[Reference] = []
     for _ in range(count):
-        animal, thing = draw.choice(tuple(TRAITS)), draw.choice(THINGS)
-        words = draw.choice(
-            (
-                (animal, "总是", "喜欢", "吃", thing, "，", "它"),
-                (thing, "总是", "被", animal, "吃掉", "，", "它"),
-                ("那些", thing, "都", "给", animal, "，", "它"),
-            )
-        )
-        made.append(Reference(words, words.index(animal), len(words) - 1, TRAITS[animal]))
+        first, second = draw.sample(tuple(TRAITS), 2)
+        chases, asked = draw.random() < 0.5, draw.random() < 0.5
+        verb = draw.choice(CHASING if chases else FLEEING)
+        words = (first, verb, second, "，", draw.choice(CHASER if asked else CHASED), "的", "它")
+        noun, other = (0, 2) if chases == asked else (2, 0)
+        made.append(Reference(words, noun, other, len(words) - 1, TRAITS[words[noun]]))
     return made

@@ -5,8 +5,13 @@ from __future__ import annotations
 from cyclopts import App, Group, Parameter
 
 from mingyue import __version__
+from mingyue.cli.help import HelpPage
+from mingyue.words import tr
 
-_EVERYWHERE = "With every command: --debug shows the traceback of an error, --help lists the options."
+EVERYWHERE = tr(
+    "With every command: --language en or zh sets the language (default: the system's), --debug shows the traceback of "
+    "an error, --help lists the options."
+)
 
 
 def shown_default(value: object) -> str | None:
@@ -23,7 +28,8 @@ app = App(
     version_flags=["--version", "-V"],
     help_format="plaintext",
     version_format="plaintext",
-    help_epilogue=_EVERYWHERE,
+    help_epilogue=EVERYWHERE,
+    help_formatter=HelpPage(),
     default_parameter=Parameter(show_default=shown_default),
     suppress_keyboard_interrupt=False,
 )

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from mingyue.cli.invocation import FAULT, OK
-from mingyue.cli.screen import language_of_system, print_note, show, stdout, table, write, write_json
+from mingyue.cli.screen import print_note, show, stdout, table, write, write_json
 from mingyue.config import Count, Workers
 from mingyue.errors import SettingsError
 from mingyue.paths import path_of
-from mingyue.words import Language
+from mingyue.words import Language, interface_language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,6 @@ _SEED = "Base of every seed: the same seed gives the same numbers, except for me
 _OUT = "Folder for the results, one JSON file per claim."
 _REPORT = "Folder for a report: index.html, REPORT.md, REPORT.zh.md, figures, and the results in results."
 _WORKERS = "Number of claims tested in parallel, each in a process of one thread."
-_LANGUAGE = "Language of the output. [default: from the system's locale]"
 _FOLDER = "Folder written by `mingyue claims run --report` or `--out`."
 _STYLES = {"supported": "green", "supported with a correction": "yellow", "not supported": "red"}
 
@@ -38,13 +37,12 @@ _STYLES = {"supported": "green", "supported with a correction": "yellow", "not s
 def list_(
     *,
     json: Annotated[bool, Parameter(negative=(), help="Print JSON instead of a table.")] = False,
-    language: Annotated[Language | None, Parameter(help=_LANGUAGE)] = None,
 ) -> None:
     """List the claims by group."""
     from mingyue.claims.registry import find, written
     from mingyue.claims.summary import columns_of, text_of
 
-    spoken = language or language_of_system()
+    spoken = interface_language()
     known = [find(name) for name in written()]
     if json:
         write_json([{"name": one.name, "group": one.group, "claim": one.claim.of(spoken)} for one in known])
@@ -68,7 +66,6 @@ def run(
     out: Annotated[str | None, Parameter(help=_OUT)] = None,
     report: Annotated[str | None, Parameter(help=_REPORT)] = None,
     workers: Annotated[Workers, Parameter(help=_WORKERS)] = 2,
-    language: Annotated[Language | None, Parameter(help=_LANGUAGE)] = None,
 ) -> int:
     """Test claims: print the prediction, the measurement, and the verdict computed from its numbers.
 
@@ -90,7 +87,7 @@ def run(
     from mingyue.claims.run import run_claims
     from mingyue.claims.summary import caution, counts, saved_before_interruption
 
-    spoken = language or language_of_system()
+    spoken = interface_language()
     page = None if report is None else path_of(report)
     kept = folder = page if out is None else path_of(out)
     if page is not None:

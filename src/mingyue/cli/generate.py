@@ -12,7 +12,6 @@ from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect, unescape, without_final_newline
 from mingyue.config import GenerateSettings
-from mingyue.printable import standing_alone
 
 if TYPE_CHECKING:
     from mingyue.api import Model
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 _PROMPT = "Text to continue; repeatable; `-` reads standard input [default: the start of a text]."
 _FILE = "UTF-8 file with a prompt; repeatable. One line break at its end is removed."
-_LOGPROBS = "Show the log-probability (natural) of each token, before temperature and top-k, top-p, min-p."
+_LOGPROBS = "Show −log P (in nats) and P of each token, before temperature and top-k, top-p, min-p; --json has log P."
 _STREAM = "Show the text while it is generated (one prompt, one sample); --no-stream waits for the end."
 
 
@@ -82,7 +81,7 @@ def generate(
 
 
 def _show_logprobs(model: Model, result: Generation) -> None:
-    rows = table("token", "log P", "P", right=("log P", "P"))
+    rows = table("token", "−log P, nats", "P", right=("−log P, nats", "P"))
     for token, logprob in zip(result.ids, result.logprobs or (), strict=True):
-        rows.add_row(standing_alone(model.tokenizer.token_text(token)), f"{logprob:.4f}", f"{math.exp(logprob):.2%}")
+        rows.add_row(model.tokenizer.token_label(token), f"{0 - logprob:.4f}", f"{math.exp(logprob):.2%}")
     show(rows)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import inspect as signatures
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
 from mingyue.cli.invocation import ARGUMENTS
 from mingyue.cli.live import Live
 from mingyue.cli.main import main
-from mingyue.cli.screen import language_of_system, print_note, show, stderr, stdout, table, write, write_json
+from mingyue.cli.screen import print_note, show, stderr, stdout, table, write, write_json
 from mingyue.cli.texts import collect, without_final_newline
 from mingyue.config import Workers, nearest
-from mingyue.errors import SettingsError
+from mingyue.errors import MingyueError, SettingsError
 from mingyue.paths import check_output, path_of
+from mingyue.words import interface_language
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,8 +36,17 @@ VIEWS: dict[str, tuple[str, str]] = {
     "relations": ("Which head follows punctuation, lines and rhyme, with controls.", "--file poems.txt"),
     "vectors": ("The vectors of one word in several texts, layer by layer.", "--word 月 --texts 明月光 望明月"),
     "neighbours": ("Tokens with the nearest embeddings.", "--word 月"),
+    "logits": ("The logit of a token, credited to every part of the model.", _POEM),
+    "head": ("One head in numbers: scores, scale, mask, softmax, values.", f"{_POEM} --layer 1 --head 2"),
+    "lines": ("Attention as lines from token to token, a colour for each head.", _POEM),
+    "attended": ("The text coloured by what one position attends to.", _POEM),
+    "contexts": ("Positions of the training text with the most similar vectors.", _POEM),
+    "patch": (
+        "Which vectors carry the difference between two texts (activation patching).",
+        f"{_POEM} --other 窗前明月光",
+    ),
     "film": ("Attention and predictions step by step, of a run trained with --watch.", "--out film.html"),
-    "report": ("A page with all views of a text but the film.", _POEM),
+    "report": ("A page with the main views of a text.", _POEM),
 }
 """The views: a line about each, and the options of an example. `mingyue.inspection` has a module for each."""
 
@@ -50,7 +60,6 @@ _ENDINGS = (".html", ".png", ".svg", ".json")
 _MODEL = "Run folder or model folder."
 _OUT = "File to write: .html (one offline page), .png, .svg or .json."
 _PAGE = "File to write, .html. [default: named after the model]"
-_LANGUAGE = "Language of titles and sentences. [default: from the system's locale]"
 _JSON = "Print the arrays by name as JSON instead of tables."
 _DEVICE = "cpu, cuda or mps. [default: best available]"
 _THREADS = "CPU threads. [default: all cores this process may use]"
@@ -89,7 +98,6 @@ def __getattr__(name: str) -> Callable[..., None]:
             ),
             *options,
             _keyword("out", str | None, _PAGE if command.make is None else _OUT),
-            _keyword("language", Literal["en", "zh"] | None, _LANGUAGE),
             _keyword("json", bool, _JSON, default=False, show=command.make is not None),
             _keyword("device", str | None, _DEVICE),
             _keyword("threads", Workers | None, _THREADS),
@@ -128,11 +136,23 @@ def _no_view(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=
         return _old_order(view)
     listed = "\n".join(f"  {name:<12}{line}" for name, (line, _) in VIEWS.items())
     advice = f"The views are:\n{listed}"
-    if not tokens:
-        raise SettingsError("mingyue inspect needs a view and a model", advice=advice)
-    if guess := nearest(tokens[0], VIEWS):
+    first = tokens[0] if tokens else "-"
+    if first.startswith("-"):
+        raise SettingsError("mingyue inspect needs a view and a model: mingyue inspect VIEW MODEL", advice=advice)
+    folder = _exists(first)
+    written = [token for token in tokens[1:] if not token.startswith("-")][:1] if folder else [first]
+    if guess := next(filter(None, (nearest(word, VIEWS) for word in written)), None):
         advice = f"Did you mean {guess}? {advice}"
-    raise SettingsError(f"{tokens[0]!r} is not a view", advice=advice)
+    if folder:
+        raise SettingsError(f"the view is missing: mingyue inspect VIEW {first}", advice=advice)
+    raise SettingsError(f"{first!r} is not a view", advice=advice)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return path_of(path).exists()
+    except (OSError, MingyueError):  # such as a name that is too long
+        return False
 
 
 def _old_order(view: str) -> int:
@@ -155,7 +175,7 @@ def _inspect(view: str, command: Command, model: str, given: Mapping[str, Any]) 
     _check_out(view, command, out, [*files, model, *(text for text in texts if text == "-")])
     read = [without_final_newline(one).text for one in collect(texts, files)]
     _check_texts(view, command, read, given)
-    words: Language = given.get("language") or language_of_system()
+    words: Language = interface_language()
 
     from mingyue import api
 
@@ -215,7 +235,7 @@ def _refuse_unused(view: str, command: Command, given: Mapping[str, Any]) -> Non
     """Raise `SettingsError` for an option of other views: what is asked for is never ignored."""
     from mingyue.api.inspect import view_command
 
-    own = {option.name for option in command.options} | {"out", "language", "device", "threads"}
+    own = {option.name for option in command.options} | {"out", "device", "threads"}
     own |= {"json"} if command.make is not None else set()
     for name in given:
         if name not in own:
@@ -246,6 +266,8 @@ def _check_texts(view: str, command: Command, read: Sequence[str], given: Mappin
     n_texts = len(read) + (given.get("source") is not None)
     if view in ("vectors", "neighbours") and given.get("word") is None:
         raise SettingsError(f"{view} needs a word to look at", advice="Give it with --word.")
+    if view == "patch" and given.get("other") is None:
+        raise SettingsError("patch compares two texts", advice="Give the second text with --other.")
     if command.texts == "compared" and not n_texts:
         raise SettingsError(f"{view} needs texts that hold the word", advice="Give them with --texts.")
     if command.texts == "one" and not n_texts:

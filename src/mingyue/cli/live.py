@@ -16,6 +16,7 @@ from rich.text import Text
 from mingyue.cli.screen import stderr
 from mingyue.errors import MingyueError
 from mingyue.printable import printable
+from mingyue.words import localized
 
 _LIVE_EVERY = 0.5
 """Seconds between two redraws: costs no noticeable share of two cores."""
@@ -65,7 +66,7 @@ class Live:
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
         self._said = self._clock()
-        self._try(lambda: self.console.print(Text(printable(text), style=style)))
+        self._try(lambda: self.console.print(Text(localized(printable(text)), style=style)))
 
     def clear(self) -> None:
         """Remove the bar."""

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 from mingyue import interrupts
 from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK, PIPE_CLOSED, USAGE
 from mingyue.cli.streams import discard_output, output_errors, prepare_streams
-from mingyue.errors import LostRankError, MingyueError
+from mingyue.errors import LostRankError, MingyueError, SettingsError
 from mingyue.files import describe_os_error
 from mingyue.printable import printable
 from mingyue.runtime import OWNS_PROCESS, processes
+from mingyue.words import CHOSEN_LANGUAGE, LANGUAGES, localized, tr
 
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
@@ -43,9 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: those of the process); returns the exit code."""
     ARGUMENTS.set(tuple(sys.argv[1:] if arguments is None else arguments))
     OWNS_PROCESS.set(arguments is None)
-    tokens, debug = _take_debug(ARGUMENTS.get())
+    tokens, debug, language = _take_common(ARGUMENTS.get())
     prepare_streams()
     try:
+        _choose_language(language)
         command = _parse(tokens)
         result = USAGE if command is None else command()
         code = result if isinstance(result, int) else OK
@@ -148,8 +150,10 @@ def _parse(tokens: list[str]) -> Callable[[], Any] | None:
     """The verb with its arguments, ready to be called; None after reporting what is wrong with them."""
     from cyclopts import CycloptsError
 
-    from mingyue.cli.app import app
+    from mingyue.cli.app import EVERYWHERE, app
     from mingyue.cli.screen import help_console
+
+    app.help_epilogue = localized(EVERYWHERE)
 
     try:
         verb, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False, console=help_console())
@@ -160,17 +164,34 @@ def _parse(tokens: list[str]) -> Callable[[], Any] | None:
     return partial(verb, *positional, **{name: _restore(value) for name, value in bound.kwargs.items()})
 
 
-def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """The arguments without `--debug` (allowed anywhere before `--`); those that cannot be options are hidden."""
+def _take_common(arguments: Sequence[str]) -> tuple[list[str], bool, str | None]:
+    """The arguments without `--debug` and `--language` (allowed anywhere before `--`), and these.
+
+    Arguments that cannot be options are hidden from the parser.
+    """
     arguments = list(arguments)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, rest = arguments[:end], arguments[end:]
-    kept = [
-        _HIDDEN + token if token.startswith("-") and not _OPTION.fullmatch(token) else token
-        for token in options
-        if token != "--debug"
-    ]
-    return kept + rest, "--debug" in options
+    kept: list[str] = []
+    debug, language = False, None
+    given = iter(options)
+    for token in given:
+        if token == "--debug":
+            debug = True
+        elif token == "--language" or token.startswith("--language="):
+            language = token.partition("=")[2] if "=" in token else next(given, "")
+        else:
+            kept.append(_HIDDEN + token if token.startswith("-") and not _OPTION.fullmatch(token) else token)
+    return kept + rest, debug, language
+
+
+def _choose_language(asked: str | None) -> None:
+    """Set the language of the interface; None: that of the system. Raises `SettingsError` for another one."""
+    if asked is not None and asked not in LANGUAGES:
+        raise SettingsError(
+            f"--language {asked}: there is no such language", advice="Give en (English) or zh (Chinese)."
+        )
+    CHOSEN_LANGUAGE.set(asked)
 
 
 def _restore(value: object) -> object:
@@ -209,9 +230,9 @@ def _print_error(message: str, advice: str | None) -> None:
 
     from mingyue.cli.screen import stderr
 
-    text = Text.assemble(("error: ", "bold red"), (printable(message), "red"))
+    text = Text.assemble((localized(tr("error: ")), "bold red"), (localized(printable(message)), "red"))
     if advice is not None:
-        text.append(f"\n{printable(advice)}", style="default")
+        text.append(f"\n{localized(printable(advice))}", style="default")
     with contextlib.suppress(OSError):  # stderr may be closed; the exit code remains
         stderr().print(text)
 

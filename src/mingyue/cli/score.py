@@ -12,9 +12,9 @@ from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect
 from mingyue.config import Positive
 from mingyue.errors import SettingsError
-from mingyue.printable import standing_alone
 
 if TYPE_CHECKING:
+    from mingyue.api import Model
     from mingyue.scoring import Score
 
 _MAX_ROWS = 200
@@ -61,24 +61,25 @@ def score(
         if one.source is not None:
             write(f"{one.source}\n")
         if tokens or (tokens is None and len(result.tokens) <= _MAX_ROWS):
-            _show_tokens(result)
+            _show_tokens(loaded, result)
         _show_totals(result)
 
 
-def _show_tokens(result: Score) -> None:
-    rows = table("token", "-log P", "P", right=("-log P", "P"))
+def _show_tokens(model: Model, result: Score) -> None:
+    rows = table("token", "−log P, nats", "P", right=("−log P, nats", "P"))
     for one in result.tokens:
+        token = model.tokenizer.token_label(one.token)
         if one.logprob is None:
-            rows.add_row(standing_alone(one.text), "–", "–")
+            rows.add_row(token, "–", "–")
         else:
-            rows.add_row(standing_alone(one.text), f"{-one.logprob:.4f}", f"{math.exp(one.logprob):.2%}")
+            rows.add_row(token, f"{-one.logprob:.4f}", f"{math.exp(one.logprob):.2%}")
     show(rows)
     write("\n")
 
 
 def _show_totals(result: Score) -> None:
     rows = table()
-    rows.add_row("log P of the text", f"{result.total:.4f} nats over {result.scored:,} tokens")
+    rows.add_row("−log P of the text", f"{0 - result.total:.4f} nats over {result.scored:,} tokens")
     rows.add_row("perplexity", _number(result.perplexity))
     rows.add_row("nats per token", _number(result.nats_per_token))
     rows.add_row("bits per byte", _number(result.bits_per_byte))

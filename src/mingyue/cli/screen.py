@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mingyue.cli.streams import output_errors, usable_width
 from mingyue.printable import printable
+from mingyue.words import localized, tr
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
 _WIDE = 240
 """Width where there is no terminal: a file or a pipe must not lose the ends of lines."""
-
-
-def language_of_system() -> Literal["en", "zh"]:
-    """Language of the locale: zh for Chinese, else en. The default of views that exist in both languages."""
-    found = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
-    return "zh" if found.lower().startswith("zh") else "en"
 
 
 def stdout() -> Console:
@@ -49,7 +43,7 @@ def _console(file: TextIO, *, width: int | None = None, soft_wrap: bool = True) 
         """Draws control characters in strings, such as the cells of a table, as symbols."""
 
         def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
-            return super().render_str(printable(text), **options)
+            return super().render_str(localized(printable(text)), **options)
 
         def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401
             with output_errors() if file is sys.stdout else contextlib.nullcontext():
@@ -71,11 +65,12 @@ def print_note(text: str) -> None:
     from rich.text import Text
 
     with contextlib.suppress(OSError):
-        stderr().print(Text.assemble(("note: ", "bold yellow"), printable(text)))
+        stderr().print(Text.assemble((localized(tr("note: ")), "bold yellow"), localized(printable(text))))
 
 
 def write(text: str) -> None:
     """Write the text of a model or a file and flush; on a terminal control characters are drawn as symbols."""
+    text = localized(text)
     with output_errors():
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()

@@ -8,8 +8,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mingyue.config.numbers import shown
+from mingyue.config.numbers import said_of
 from mingyue.errors import SettingsError
+from mingyue.printable import shown
+from mingyue.words import stacked, tr
 
 
 class Settings(BaseModel):
@@ -30,7 +32,7 @@ class Settings(BaseModel):
 
     def replace(self, **changes: object) -> Self:
         """A validated copy with some fields changed."""
-        return type(self).read({**self.model_dump(), **changes}, source="the changed settings")
+        return type(self).read({**self.model_dump(), **changes}, source=tr("the changed settings"))
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -40,22 +42,28 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def _describe(cls: type[Settings], error: ValidationError, source: str) -> str:
-    lines = []
+    lines: list[str] = []
     for problem in error.errors():
         path = [str(part) for part in problem["loc"]]
         name = ".".join(path) or cls.__name__
         if problem["type"] == "extra_forbidden":
             owner = _settings_at(cls, path[:-1])
             guess = nearest(path[-1], owner.model_fields)
-            hint = f"; did you mean {guess!r}?" if guess else f"; known: {', '.join(owner.model_fields)}"
-            lines.append(f"{source}: there is no setting {name!r}{hint}")
+            hint = (
+                tr("; did you mean {guess!r}?", guess)
+                if guess
+                else tr("; known: {model_fields}", ", ".join(owner.model_fields))
+            )
+            lines.append(tr("{source}: there is no setting {name!r}{hint}", source, name, hint))
         elif problem["type"] == "value_error":
-            lines.append(f"{source}: {problem['ctx']['error']!s}")
+            (message,) = problem["ctx"]["error"].args
+            lines.append(tr("{source}: {message}", source, message))
         elif not path:
-            lines.append(f"{source}: {problem['msg']}")
+            lines.append(tr("{source}: {message}", source, said_of(problem)))
         else:
-            lines.append(f"{source}: {name} = {shown(problem['input'])}: {problem['msg']}")
-    return "\n".join(lines)
+            value, message = shown(problem["input"]), said_of(problem)
+            lines.append(tr("{source}: {name} = {value}: {message}", source, name, value, message))
+    return stacked(lines)
 
 
 def _settings_at(cls: type[Settings], path: list[str]) -> type[Settings]:

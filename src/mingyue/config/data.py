@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from mingyue.config.base import Settings
 from mingyue.config.numbers import Count, Positive, Probability
 from mingyue.config.setting import DATA, NEXT_EVALUATION, TOKEN_IDS, Needs, allowed, setting
+from mingyue.words import tr
 
 
 def _as_files(given: object) -> object:
@@ -21,8 +22,8 @@ def _has_valid(run: Mapping[str, Any]) -> bool:
     return bool(run["valid_source"] or run["valid_pairs"])
 
 
-HELD_OUT = Needs("with held-out data", lambda run: run["held_out"] > 0 or _has_valid(run))
-_RECORDS = Needs("with --pairs or --valid-pairs", lambda run: bool(run["pairs"] or run["valid_pairs"]))
+HELD_OUT = Needs(tr("with held-out data"), lambda run: run["held_out"] > 0 or _has_valid(run))
+_RECORDS = Needs(tr("with --pairs or --valid-pairs"), lambda run: bool(run["pairs"] or run["valid_pairs"]))
 
 Files = Annotated[tuple[str, ...], BeforeValidator(_as_files)]
 
@@ -44,7 +45,7 @@ class DataSettings(Settings):
         0.1,
         resume=DATA,
         needs=Needs(
-            "without --valid-source and --valid-pairs", lambda run: run["held_out"] == 0 or not _has_valid(run)
+            tr("without --valid-source and --valid-pairs"), lambda run: run["held_out"] == 0 or not _has_valid(run)
         ),
     )
     """Share of the data, taken from the end of each file, that is never trained on."""
@@ -84,7 +85,7 @@ class PairSettings(Settings):
     )
     """Number of validation pairs translated (greedily) for BLEU at each evaluation; 0 = none."""
     select: Literal["loss", "bleu"] = setting(
-        "loss", kinds="pairs", resume=allowed("selects the best step from the next evaluation")
+        "loss", kinds="pairs", resume=allowed(tr("selects the best step from the next evaluation"))
     )
     """Measure on the validation pairs that selects the best step: loss or bleu."""
 
@@ -98,19 +99,29 @@ class PairSettings(Settings):
         for one, other in (("source", "target"), ("valid_source", "valid_target")):
             has, wants = getattr(self, one), getattr(self, other)
             if len(has) != len(wants):
-                raise ValueError(f"{one} names {len(has)} and {other} {len(wants)} files: each needs its counterpart")
+                raise ValueError(
+                    tr(
+                        "{one} names {n_has} and {other} {n_wants} files: each needs its counterpart",
+                        one,
+                        len(has),
+                        other,
+                        len(wants),
+                    )
+                )
         if self.pairs and self.source:
-            raise ValueError("source and target are given, and pairs too: leave one out")
+            raise ValueError(tr("source and target are given, and pairs too: leave one out"))
         if self.valid_pairs and self.valid_source:
-            raise ValueError("valid_source and valid_target are given, and valid_pairs too: leave one out")
+            raise ValueError(tr("valid_source and valid_target are given, and valid_pairs too: leave one out"))
         if (self.valid_source or self.valid_pairs) and not self.given:
             raise ValueError(
-                "valid_source or valid_pairs is given, but no pairs to train on: give source and target, or pairs"
+                tr("valid_source or valid_pairs is given, but no pairs to train on: give source and target, or pairs")
             )
         if self.pairs and self.source_field == self.target_field:
-            raise ValueError(f"source_field and target_field are both {self.source_field!r}: a pair has two sides")
+            raise ValueError(
+                tr("source_field and target_field are both {source_field!r}: a pair has two sides", self.source_field)
+            )
         if self.select == "bleu" and self.bleu_lines == 0:
-            raise ValueError("select bleu needs bleu_lines above 0")
+            raise ValueError(tr("select bleu needs bleu_lines above 0"))
         return self
 
 
@@ -123,13 +134,13 @@ class TokenizerSettings(Settings):
         8192,
         resume=TOKEN_IDS,
         auto="8192; 4096 for pairs",
-        needs=Needs("with --tokenizer bpe", lambda run: run["tokenizer"] == "bpe"),
+        needs=Needs(tr("with --tokenizer bpe"), lambda run: run["tokenizer"] == "bpe"),
     )
     """Vocabulary size of a bpe tokenizer, in tokens, 256 bytes and 3 special tokens included."""
     min_count: Positive | None = setting(
         None,
         resume=TOKEN_IDS,
         auto="1; above 2048 characters the rarest 0.5 % of the text at most use it",
-        needs=Needs("with --tokenizer char", lambda run: run["tokenizer"] in (None, "char")),
+        needs=Needs(tr("with --tokenizer char"), lambda run: run["tokenizer"] in (None, "char")),
     )
     """char: characters with fewer occurrences use the byte fallback."""

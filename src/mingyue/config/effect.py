@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from mingyue.config.setting import Needs, setting_of
 from mingyue.config.train import TrainSettings
 from mingyue.errors import SettingsError
+from mingyue.words import stacked, tr
 
 
 def unused(settings: TrainSettings, resolved: Mapping[str, object] | None = None) -> dict[str, Needs]:
@@ -38,13 +39,17 @@ def refuse_unused(
     """Raise `SettingsError` for `unused` settings: all of them, or those in `given`."""
     found = {name: needs for name, needs in unused(settings, resolved).items() if given is None or name in given}
     if found:
-        lines = [f"--{name.replace('_', '-')} has an effect only {needs.what}" for name, needs in found.items()]
-        raise SettingsError("\n".join(lines), advice="Leave it out, or change what it needs.")
+        lines = [
+            tr("--{name} has an effect only {what}", name.replace("_", "-"), needs.what)
+            for name, needs in found.items()
+        ]
+        raise SettingsError(stacked(lines), advice=tr("Leave it out, or change what it needs."))
 
 
 def refuse_other_kind(settings: TrainSettings) -> None:
     """Raise `SettingsError` for settings that were given and have no effect on this kind of run (text, or pairs)."""
     kind, other = ("pairs", "text") if settings.pairs.given else ("text", "pairs")
+    names = {"pairs": tr("pairs"), "text": tr("text")}
     given = [
         f"--{name.replace('_', '-')}"
         for name, (group, info) in settings.fields().items()
@@ -53,4 +58,11 @@ def refuse_other_kind(settings: TrainSettings) -> None:
         and getattr(getattr(settings, group), name) != info.default
     ]
     if given:
-        raise SettingsError(f"a run on {kind} cannot use settings for {other} only: leave {', '.join(given)} out")
+        raise SettingsError(
+            tr(
+                "a run on {kind} cannot use settings for {other} only: leave {given} out",
+                names[kind],
+                names[other],
+                ", ".join(given),
+            )
+        )

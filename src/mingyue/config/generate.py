@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from mingyue.config.base import Settings
 from mingyue.config.numbers import Count, NonNegative, Nucleus, Positive, Seed, Share
+from mingyue.words import tr
 
 
 def _as_texts(given: object) -> object:
@@ -48,7 +49,13 @@ class GenerateSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.min_new_tokens > self.max_new_tokens:
-            raise ValueError(f"min_new_tokens {self.min_new_tokens} is above max_new_tokens {self.max_new_tokens}")
+            raise ValueError(
+                tr(
+                    "min_new_tokens {min_new_tokens} is above max_new_tokens {max_new_tokens}",
+                    self.min_new_tokens,
+                    self.max_new_tokens,
+                )
+            )
         if any(not text for text in self.stop):
-            raise ValueError("a stop text is empty: it would end every text at its start")
+            raise ValueError(tr("a stop text is empty: it would end every text at its start"))
         return self

@@ -24,13 +24,14 @@ from mingyue.config.numbers import (
     Width,
 )
 from mingyue.config.setting import CONFIG, WEIGHTS, Needs, declare, setting, setting_of
+from mingyue.words import tr
 
 PositionKind = Literal["none", "learned", "sinusoidal", "rotary"]
 FeedForwardKind = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu"]
 NormKind = Literal["layer", "rms"]
 InitialisationKind = Literal["gpt2", "zero-output", "xavier"]
 Unset = TypeVar("Unset")
-_PRESET = "from the preset"
+_PRESET = tr("from the preset")
 
 
 class RotaryScaling(Settings):
@@ -50,11 +51,15 @@ class RotaryScaling(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.kind == "llama3" and self.original_context is None:
-            raise ValueError("rotary_scaling kind llama3 needs original_context")
+            raise ValueError(tr("rotary_scaling kind llama3 needs original_context"))
         if self.kind == "llama3" and not 0 < self.low_frequency_factor < self.high_frequency_factor:
             raise ValueError(
-                f"rotary_scaling: low_frequency_factor {self.low_frequency_factor} must be above 0 "
-                f"and below high_frequency_factor {self.high_frequency_factor}"
+                tr(
+                    "rotary_scaling: low_frequency_factor {low_frequency_factor} must be above 0 and "
+                    "below high_frequency_factor {high_frequency_factor}",
+                    self.low_frequency_factor,
+                    self.high_frequency_factor,
+                )
             )
         return self
 
@@ -93,7 +98,7 @@ class ModelParts(Settings, Generic[Unset]):
         10000.0,
         resume=WEIGHTS,
         auto="the context, at least 100; llama and pairs: 10,000",
-        needs=Needs("with --positions rotary", lambda run: run["positions"] == "rotary"),
+        needs=Needs(tr("with --positions rotary"), lambda run: run["positions"] == "rotary"),
     )
     """Base of the rotary angles."""
     feedforward: FeedForwardKind | Unset = setting("swiglu", resume=WEIGHTS, auto=_PRESET)
@@ -157,11 +162,15 @@ class PartsConfig(ModelParts[Never], ModelSizes):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.n_heads % self.n_kv_heads:
-            raise ValueError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}")
+            raise ValueError(
+                tr("n_heads {n_heads} is not a multiple of n_kv_heads {n_kv_heads}", self.n_heads, self.n_kv_heads)
+            )
         if self.positions == "rotary" and self.d_head % 2:
-            raise ValueError(f"rotary positions rotate pairs of dimensions: d_head {self.d_head} must be even")
+            raise ValueError(
+                tr("rotary positions rotate pairs of dimensions: d_head {d_head} must be even", self.d_head)
+            )
         if self.rotary_scaling is not None and self.positions != "rotary":
-            raise ValueError(f"rotary_scaling needs positions rotary, not {self.positions}")
+            raise ValueError(tr("rotary_scaling needs positions rotary, not {positions}", self.positions))
         return self
 
 

@@ -6,15 +6,38 @@ The bounds are far beyond every use, and below what makes a program fail: a batc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from mingyue.errors import SettingsError
+from mingyue.printable import shown
+from mingyue.words import Words, tr
 
 _MOST = 1_000_000_000
 _LEAST = 1e-12
 T = TypeVar("T")
+
+_PROBLEMS = {
+    "bool_parsing": tr("Input should be a valid boolean, unable to interpret input"),
+    "bool_type": tr("Input should be a valid boolean"),
+    "finite_number": tr("Input should be a finite number"),
+    "float_parsing": tr("Input should be a valid number, unable to parse string as a number"),
+    "float_type": tr("Input should be a valid number"),
+    "greater_than": tr("Input should be greater than {gt}"),
+    "greater_than_equal": tr("Input should be greater than or equal to {ge}"),
+    "int_from_float": tr("Input should be a valid integer, got a number with a fractional part"),
+    "int_parsing": tr("Input should be a valid integer, unable to parse string as an integer"),
+    "int_type": tr("Input should be a valid integer"),
+    "less_than": tr("Input should be less than {lt}"),
+    "less_than_equal": tr("Input should be less than or equal to {le}"),
+    "literal_error": tr("Input should be {expected}"),
+    "missing": tr("Field required"),
+    "string_type": tr("Input should be a valid string"),
+    "tuple_type": tr("Input should be a valid tuple"),
+}
+"""What pydantic says of an invalid value, by the type of the problem."""
 
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 Positive = Annotated[int, Field(ge=1, le=_MOST)]
@@ -45,14 +68,13 @@ def checked(name: str, value: T, kind: Any) -> T:  # noqa: ANN401  (one of the t
     try:
         TypeAdapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
-        raise SettingsError(f"{name} = {shown(value)}: {error.errors()[0]['msg']}") from None
+        message = said_of(error.errors()[0])
+        raise SettingsError(tr("{name} = {value}: {message}", name, shown(value), message)) from None
     return value
 
 
-def shown(value: object) -> str:
-    """A value in a message: its representation, shortened in the middle."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer with more digits than Python prints
-        return "a number of thousands of digits"
-    return text if len(text) <= 80 else f"{text[:40]}…{text[-20:]}"
+def said_of(problem: Mapping[str, Any]) -> str:
+    """What pydantic says of an invalid value, in both languages; `problem` is one of `ValidationError.errors()`."""
+    known, values = _PROBLEMS.get(problem["type"]), problem.get("ctx", {})
+    message: str = problem["msg"]
+    return message if known is None else Words(message, lambda: known.zh.format_map(values))

@@ -1,10 +1,11 @@
-"""Reference of all settings as Markdown, generated from the classes: the content of docs/settings.md."""
+"""Reference of all settings as Markdown, from the classes: the content of docs/settings.md and settings.zh.md."""
 
 from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -15,67 +16,95 @@ from mingyue.config.model import EncoderDecoderConfig, ModelConfig, RotaryScalin
 from mingyue.config.setting import Setting, meaning_of, setting_of
 from mingyue.config.train import TrainSettings
 from mingyue.config.translate import TranslateSettings
+from mingyue.words import Language, in_language, joined, tr
 
-_TITLE = """# Settings
+Translate = Callable[[str], str]
+"""Says a text of English help in the language of the page."""
 
-Generated from the settings classes by `make docs`; edit the docstrings in `src/mingyue/config`, not this page.
+_TITLE = tr("# Settings")
+_INTRODUCTION = (
+    tr(
+        "Generated from the settings classes by `make docs`; edit the docstrings in `src/mingyue/config` and the "
+        "dictionary `src/mingyue/words.zh.toml`, not this page."
+    ),
+    tr(
+        "An option of the command line is the name with hyphens: `batch_tokens` is `--batch-tokens`. In Python it is a "
+        "keyword: `mingyue.train(..., batch_tokens=8192)`. In a `run.toml` it stands in its section. A switch such as "
+        "`skip_bad` is `--skip-bad` or `--no-skip-bad`."
+    ),
+)
+_TRAIN = tr("## Training: `mingyue train`, `mingyue.train`, `run.toml`")
+_ABOUT_TRAIN = tr(
+    "For: runs that can use the setting (on text, on pairs, or both). Resume: what `mingyue resume` does with a "
+    "changed setting."
+)
+_GENERATE = tr("## Generation: `mingyue generate`, `GenerateSettings`")
+_TRANSLATE = tr("## Translation: `mingyue translate`, `TranslateSettings`")
+_PAIR_MODEL = tr("## An encoder-decoder model: `config.json` of a bundle, `EncoderDecoderConfig`")
+_MODEL = tr("## A decoder-only model: `config.json` of a bundle, `ModelConfig`")
+_COLUMNS = (tr("setting"), tr("values"), tr("default"), tr("meaning"))
+_OF_RUN = (tr("for"), tr("resume"))
 
-An option of the command line is the name with hyphens: `batch_tokens` is `--batch-tokens`. In Python it is a keyword:
-`mingyue.train(..., batch_tokens=8192)`. In a `run.toml` it stands in its section. A switch such as
-`skip_bad` is `--skip-bad` or `--no-skip-bad`."""
 
-_TRAIN = """## Training: `mingyue train`, `mingyue.train`, `run.toml`
-
-For: runs that can use the setting (on text, on pairs, or both). Resume: what `mingyue resume` does with a changed
-setting."""
-_GENERATE = """## Generation: `mingyue generate`, `GenerateSettings`"""
-_TRANSLATE = """## Translation: `mingyue translate`, `TranslateSettings`"""
-_PAIR_MODEL = """## An encoder-decoder model: `config.json` of a bundle, `EncoderDecoderConfig`"""
-_MODEL = """## A decoder-only model: `config.json` of a bundle, `ModelConfig`"""
-
-
-def reference() -> str:
-    """The page, ending in a line break."""
-    parts = [_TITLE, _TRAIN]
+def reference(language: Language = "en", translate: Translate = str) -> str:
+    """The page, ending in a line break. `translate` is used for the help of the settings."""
+    page = _Page(language, translate)
+    said = page.said
+    parts = [said(_TITLE), *map(said, _INTRODUCTION), said(_TRAIN), said(_ABOUT_TRAIN)]
     for section, owner in TrainSettings.groups().items():
-        parts += [f"### `[{section}]`", _describe(owner, of_run=True)]
-    parts += [_GENERATE, _describe(GenerateSettings), _TRANSLATE, _describe(TranslateSettings)]
-    parts += [_MODEL, _describe(ModelConfig), _PAIR_MODEL, _describe(EncoderDecoderConfig)]
-    parts += ["### `rotary_scaling`", _describe(RotaryScaling)]
+        parts += [f"### `[{section}]`", page.describe(owner, of_run=True)]
+    parts += [said(_GENERATE), page.describe(GenerateSettings), said(_TRANSLATE), page.describe(TranslateSettings)]
+    parts += [said(_MODEL), page.describe(ModelConfig), said(_PAIR_MODEL), page.describe(EncoderDecoderConfig)]
+    parts += ["### `rotary_scaling`", page.describe(RotaryScaling)]
     return "\n\n".join(parts) + "\n"
 
 
-def _describe(settings: type[Settings], *, of_run: bool = False) -> str:
-    columns = ["setting", "values", "default", "meaning", *(["for", "resume"] if of_run else [])]
-    rows = [columns, *(_row(name, info, of_run=of_run) for name, info in settings.model_fields.items())]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    lines.insert(1, "|--" * len(columns) + "|")
-    return f"{inspect.getdoc(settings) or ''}\n\n" + "\n".join(lines)
+@dataclass(frozen=True)
+class _Page:
+    """The tables of the page in one language."""
+
+    language: Language
+    translate: Translate
+
+    def said(self, text: str) -> str:
+        return in_language(text, self.language)
+
+    def describe(self, settings: type[Settings], *, of_run: bool = False) -> str:
+        columns = [self.said(name) for name in (*_COLUMNS, *(_OF_RUN if of_run else ()))]
+        rows = [columns, *(self._row(name, info, of_run=of_run) for name, info in settings.model_fields.items())]
+        lines = [f"| {' | '.join(row)} |" for row in rows]
+        lines.insert(1, "|--" * len(columns) + "|")
+        return f"{self.translate(inspect.getdoc(settings) or '')}\n\n" + "\n".join(lines)
+
+    def _row(self, name: str, info: FieldInfo, *, of_run: bool) -> list[str]:
+        values = self.said(joined(_values(info.annotation, info.metadata), en=" or ", zh=" 或 "))
+        details = setting_of(info) if of_run else None
+        row = [f"`{name}`", values, self._default(info, details), _cell(self.translate(meaning_of(info)))]
+        if details is not None:
+            rule = details.resume
+            verdict = tr("allowed: {why}", rule.why) if rule.allowed else tr("refused: {why}", rule.why)
+            row += [self.said(_KINDS[details.kinds]), _cell(self.said(verdict))]
+        return row
+
+    def _default(self, info: FieldInfo, details: Setting | None) -> str:
+        if info.is_required():
+            return self.said(tr("required"))
+        if details is not None and details.auto:
+            return _cell(self.translate(details.auto) if " " in details.auto else details.auto)
+        value = info.get_default(call_default_factory=True)
+        if value is None:
+            return "–"
+        if isinstance(value, bool):
+            return f"`{str(value).lower()}`"
+        if value in ("", (), []):
+            return self.said(tr("empty"))
+        return f"`{value}`"
 
 
-def _row(name: str, info: FieldInfo, *, of_run: bool) -> list[str]:
-    values = " or ".join(_values(info.annotation, info.metadata))
-    details = setting_of(info) if of_run else None
-    row = [f"`{name}`", values, _default(info, details), _cell(meaning_of(info))]
-    if details is not None:
-        rule = details.resume
-        row += [details.kinds, f"{'allowed' if rule.allowed else 'refused'}: {_cell(rule.why)}"]
-    return row
+_KINDS = {"text": tr("text"), "pairs": tr("pairs"), "both": tr("both")}
 
 
-def _default(info: FieldInfo, details: Setting | None) -> str:
-    if info.is_required():
-        return "required"
-    if details is not None and details.auto:
-        return _cell(details.auto)
-    value = info.get_default(call_default_factory=True)
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    if value in ("", (), []):
-        return "empty"
-    return f"`{value}`"
+_TYPES = {bool: "`true`, `false`", int: tr("whole number"), float: tr("number"), str: tr("text")}
 
 
 def _values(annotation: Any, metadata: Iterable[object] = ()) -> list[str]:  # noqa: ANN401  (any annotation at all)
@@ -88,11 +117,12 @@ def _values(annotation: Any, metadata: Iterable[object] = ()) -> list[str]:  # n
     if origin is Literal:
         return [", ".join(f"`{value}`" for value in inner)]
     if origin in (list, tuple):
-        return ["list of " + " or ".join(_values(inner[0])) + "s"]
+        return [tr("list of {values}", joined(_values(inner[0]), en=" or ", zh=" 或 "))]
     if isinstance(annotation, type) and issubclass(annotation, Settings):
-        return [f"`{annotation.__name__}` (below)"]
-    words = {bool: "`true`, `false`", int: "whole number", float: "number", str: "text"}
-    return [" ".join([words.get(annotation, str(annotation)), *_limits(metadata)])]
+        return [tr("`{name}` (below)", annotation.__name__)]
+    name = _TYPES.get(annotation, str(annotation))
+    limits = _limits(metadata)
+    return [name + f" {limits[0]}" if limits else name]
 
 
 def _flat(metadata: Iterable[object]) -> list[object]:

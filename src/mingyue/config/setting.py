@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
+from mingyue.words import tr
+
 Kind = Literal["text", "pairs", "both"]
 T = TypeVar("T")
 
@@ -33,15 +35,15 @@ def refused(reason: str) -> ResumeRule:
     return ResumeRule(False, reason)
 
 
-DATA = refused("data/ already holds the prepared text")
-TOKEN_IDS = refused("it decides the token ids of the whole run")
-WEIGHTS = refused("the shape or meaning of the saved weights depends on it")
-CONFIG = refused("it is part of the config of the model, which is written once")
-NEXT_STEP = allowed("takes effect from the next step")
-NEW_PLAN = allowed("the plan is recomputed")
-ROUNDING = allowed("sums are rounded differently from here on: not bit-identical to an uninterrupted run")
-NEXT_EVALUATION = allowed("takes effect from the next evaluation")
-OUTPUT = allowed("does not affect the weights")
+DATA = refused(tr("data/ already holds the prepared text"))
+TOKEN_IDS = refused(tr("it decides the token ids of the whole run"))
+WEIGHTS = refused(tr("the shape or meaning of the saved weights depends on it"))
+CONFIG = refused(tr("it is part of the config of the model, which is written once"))
+NEXT_STEP = allowed(tr("takes effect from the next step"))
+NEW_PLAN = allowed(tr("the plan is recomputed"))
+ROUNDING = allowed(tr("sums are rounded differently from here on: not bit-identical to an uninterrupted run"))
+NEXT_EVALUATION = allowed(tr("takes effect from the next evaluation"))
+OUTPUT = allowed(tr("does not affect the weights"))
 
 
 @dataclass(frozen=True)
@@ -97,5 +99,5 @@ def setting_of(info: FieldInfo) -> Setting | None:
 def meaning_of(info: FieldInfo) -> str:
     """What a field means, in one line, with what it needs."""
     details = setting_of(info)
-    needs = f" Only {details.needs.what}." if details is not None and details.needs is not None else ""
+    needs = tr(" Only {what}.", details.needs.what) if details is not None and details.needs is not None else ""
     return " ".join((info.description or "").split()) + needs

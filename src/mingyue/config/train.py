@@ -43,12 +43,13 @@ from mingyue.config.setting import (
     setting,
 )
 from mingyue.errors import SettingsError
+from mingyue.words import tr
 
 PresetName = Literal["modern", "speed", "gpt2", "llama", "paper-base", "paper-big", "translate-small"]
 DEFAULT_MINUTES = 10.0
 """Budget of a run for which none is given."""
-_MUON = Needs("with --optimiser muon", lambda run: run["optimiser"] == "muon")
-_PROCESSES = Needs("in several processes (--nproc)", lambda run: run["nproc"] > 1)
+_MUON = Needs(tr("with --optimiser muon"), lambda run: run["optimiser"] == "muon")
+_PROCESSES = Needs(tr("in several processes (--nproc)"), lambda run: run["nproc"] > 1)
 
 
 class SizeSettings(Settings):
@@ -94,7 +95,7 @@ class BudgetSettings(Settings):
     def _check(self) -> Self:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"give one budget, not {len(given)}: {', '.join(given)}")
+            raise ValueError(tr("give one budget, not {n_given}: {given}", len(given), ", ".join(given)))
         return self
 
 
@@ -111,7 +112,7 @@ class BatchSettings(Settings):
 
     batch_tokens: Positive | None = setting(
         None,
-        resume=refused("the order of the training data is counted in steps of this size"),
+        resume=refused(tr("the order of the training data is counted in steps of this size")),
         auto="from the length of the run; pairs: 2048",
     )
     """Tokens of one optimiser step, over all micro-batches and ranks."""
@@ -120,7 +121,7 @@ class BatchSettings(Settings):
         resume=ROUNDING,
         auto="chosen to fit; pairs: batch_tokens",
         needs=Needs(
-            "up to --batch-tokens",
+            tr("up to --batch-tokens"),
             lambda run: run["batch_tokens"] is None or (run["micro_batch_tokens"] or 0) <= run["batch_tokens"],
         ),
     )
@@ -129,7 +130,7 @@ class BatchSettings(Settings):
     """Share of the input tokens replaced in training by tokens that the training text does not use, so that an unknown
     character in a prompt does no harm (pairs: in sources only); 0 = none."""
     recompute: bool = setting(
-        False, resume=allowed("less memory, more time from the next step; the numbers stay the same")
+        False, resume=allowed(tr("less memory, more time from the next step; the numbers stay the same"))
     )
     """Activation checkpointing: blocks are computed again in the backward pass; less memory, about a third more time,
     the same numbers."""
@@ -142,12 +143,12 @@ class OptimiserSettings(Settings):
     """Optimiser, learning rates and regularisation."""
 
     recipe: Literal["modern", "paper"] = setting(
-        "modern", resume=refused("it was applied when the run began: change the settings that it set")
+        "modern", resume=refused(tr("it was applied when the run began: change the settings that it set"))
     )
     """modern, or paper: Adam, its schedule with 4,000 steps of warm-up, label smoothing 0.1, the last 5 checkpoints
     averaged (sections 5.3, 5.4 and 6.1). Settings that are given win over the recipe."""
     optimiser: Literal["muon", "adamw"] = setting(
-        "muon", resume=refused("the saved momenta belong to the other optimiser")
+        "muon", resume=refused(tr("the saved momenta belong to the other optimiser"))
     )
     """muon: Muon for matrices, AdamW for embeddings, output layer, gains and biases; adamw: AdamW for all."""
     learning_rate: LearningRate | None = setting(None, resume=NEXT_STEP, auto="from width and optimiser")
@@ -175,16 +176,16 @@ class ScheduleSettings(Settings):
 
     schedule: Literal["wsd", "cosine", "paper", "constant"] = setting("wsd", resume=NEW_PLAN)
     """wsd (warm-up, stable, decay to 0), cosine, paper (section 5.3: d_model^-0.5 · min(step^-0.5, …)), constant."""
-    warmup: NonNegative = setting(0.02, resume=refused("a run warms up once, at its start"))
+    warmup: NonNegative = setting(0.02, resume=refused(tr("a run warms up once, at its start")))
     """Warm-up: below 1 a share of all steps, from 1 on a number of steps."""
     decay_share: Share = setting(
-        0.5, resume=NEW_PLAN, needs=Needs("with --schedule wsd", lambda run: run["schedule"] == "wsd")
+        0.5, resume=NEW_PLAN, needs=Needs(tr("with --schedule wsd"), lambda run: run["schedule"] == "wsd")
     )
     """wsd: share of all steps over which the rate decays linearly."""
     final_share: Share = setting(
         0.0,
         resume=NEW_PLAN,
-        needs=Needs("with --schedule wsd or cosine", lambda run: run["schedule"] in ("wsd", "cosine")),
+        needs=Needs(tr("with --schedule wsd or cosine"), lambda run: run["schedule"] in ("wsd", "cosine")),
     )
     """wsd and cosine: learning rate at the end of the last step, as a share of the peak."""
 
@@ -194,12 +195,12 @@ class RunSettings(Settings):
 
     out: str | None = setting(
         None,
-        resume=refused("the run is where its folder is: move or copy the folder"),
+        resume=refused(tr("the run is where its folder is: move or copy the folder")),
         auto="runs/NAME, after the first source",
         common=True,
     )
     """Run folder."""
-    seed: Seed = setting(1, resume=refused("the order of the training data and every random choice depend on it"))
+    seed: Seed = setting(1, resume=refused(tr("the order of the training data and every random choice depend on it")))
     """Seed of every random choice."""
     device: str | None = setting(None, resume=ROUNDING, auto="best available", common=True)
     """cpu, cuda or mps."""
@@ -218,7 +219,7 @@ class RunSettings(Settings):
     parallel: Literal["data", "sharded"] = setting("data", resume=ROUNDING, needs=_PROCESSES)
     """What several processes divide: data (each has the whole model and a part of each batch), or sharded (weights,
     gradients and optimiser state too)."""
-    restarts: Count = setting(0, resume=allowed("applies to worker failures from here on"), needs=_PROCESSES)
+    restarts: Count = setting(0, resume=allowed(tr("applies to worker failures from here on")), needs=_PROCESSES)
     """Restarts of all processes, from the last checkpoint, after worker failures; with --nproc (torchrun has
     --max-restarts)."""
     compile: bool | None = setting(
@@ -242,16 +243,16 @@ class RunSettings(Settings):
         "",
         kinds="text",
         resume=OUTPUT,
-        needs=Needs("with --sample-every above 0", lambda run: run["sample_every"] != 0),
+        needs=Needs(tr("with --sample-every above 0"), lambda run: run["sample_every"] != 0),
     )
     """Prompt of the samples."""
     watch: str = setting("", resume=OUTPUT, auto="nothing saved")
     """Text (for pairs: a source text) whose attention and lens are saved at each checkpoint, for
     `mingyue inspect film RUN`."""
-    average_last: Positive = setting(1, resume=allowed("applies at the end of the run"))
+    average_last: Positive = setting(1, resume=allowed(tr("applies at the end of the run")))
     """Number of last checkpoints whose weights are averaged at the end (the paper, section 6.1); 1 = no averaging."""
     patience: Positive | None = setting(
-        None, resume=allowed("counted from the evaluations so far"), auto="never stops early", needs=HELD_OUT
+        None, resume=allowed(tr("counted from the evaluations so far")), auto="never stops early", needs=HELD_OUT
     )
     """Number of evaluations without a better held-out loss after which the run stops."""
     tensorboard: bool = setting(False, resume=OUTPUT)
@@ -259,7 +260,7 @@ class RunSettings(Settings):
     memory_check: bool = setting(True, resume=OUTPUT)
     """Refusal of a run that by an estimate needs more memory than is free, with what would fit."""
     overwrite: bool = setting(
-        False, resume=refused("a resumed run continues; to start again, use `mingyue train --overwrite`")
+        False, resume=refused(tr("a resumed run continues; to start again, use `mingyue train --overwrite`"))
     )
     """New run where a run folder already exists (the old one is moved aside)."""
 
@@ -293,8 +294,12 @@ class TrainSettings(Settings):
         for name, value in flat.items():
             if name not in known:
                 guess = nearest(name, known)
-                hint = f"; did you mean {guess!r}?" if guess else f"; known: {', '.join(sorted(known))}"
-                raise SettingsError(f"{source}: there is no setting {name!r}{hint}")
+                hint = (
+                    tr("; did you mean {guess!r}?", guess)
+                    if guess
+                    else tr("; known: {known}", ", ".join(sorted(known)))
+                )
+                raise SettingsError(tr("{source}: there is no setting {name!r}{hint}", source, name, hint))
             groups.setdefault(known[name][0], {})[name] = value
         return type(self).read(groups, source=source)
 

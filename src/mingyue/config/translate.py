@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from mingyue.config.base import Settings
 from mingyue.config.numbers import Count, NonNegative, Nucleus, Positive, Seed
+from mingyue.words import tr
 
 _OF_SAMPLING = {"temperature", "top_k", "top_p", "seed"}
 _OF_SEARCH = {"beam", "length_penalty"}
@@ -43,9 +44,20 @@ class TranslateSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.sample and self.n_best > self.beam:
-            raise ValueError(f"n_best {self.n_best} is above beam {self.beam}: only that many hypotheses are kept")
+            raise ValueError(
+                tr("n_best {n_best} is above beam {beam}: only that many hypotheses are kept", self.n_best, self.beam)
+            )
         given = {name for name, info in type(self).model_fields.items() if getattr(self, name) != info.default}
         if unused := sorted(given & (_OF_SEARCH if self.sample else _OF_SAMPLING)):
-            verb, other = ("beam search", "leave sample out") if self.sample else ("sampling", "give sample")
-            raise ValueError(f"{', '.join(unused)}: without effect except in {verb}; {other}, or leave them out")
+            verb, other = (
+                (tr("beam search"), tr("leave sample out")) if self.sample else (tr("sampling"), tr("give sample"))
+            )
+            raise ValueError(
+                tr(
+                    "{unused}: without effect except in {verb}; {other}, or leave them out",
+                    ", ".join(unused),
+                    verb,
+                    other,
+                )
+            )
         return self

@@ -17,6 +17,7 @@ from mingyue.data.corpus import Int64s, PairRows, TokenCorpus, TokenView
 from mingyue.data.order import SampleOrder, cut_by_budget
 from mingyue.data.unseen import Substitution
 from mingyue.errors import DataError
+from mingyue.words import tr
 
 IGNORE = -100
 """Target without loss: padding, and the step from one document into the next."""
@@ -59,7 +60,7 @@ def batch_at(
     documents_BT. `substitution` replaces some of the inputs.
     """
     if not 0 <= micro < micro_batches:
-        raise DataError(f"micro-batch {micro} was asked for, and a step has {micro_batches}")
+        raise DataError(tr("micro-batch {micro} was asked for, and a step has {micro_batches}", micro, micro_batches))
     starts = order.starts_of((step * micro_batches + micro) * rows, rows)
     windows = corpus.train.windows(starts, order.context + 1)
     batch = _batch(windows, corpus.train.bos_id, documents)
@@ -94,7 +95,9 @@ def padded_batch(rows: Sequence[npt.NDArray[np.integer]], *, pad_id: int, bos_id
     """Rows of unequal length (two or more ids each), padded on the right; padding has no loss."""
     short = [number for number, row in enumerate(rows) if len(row) < 2]
     if short or not rows:
-        raise DataError(f"row {short[0]} has no target: two tokens are needed" if short else "a batch needs rows")
+        raise DataError(
+            tr("row {short} has no target: two tokens are needed", short[0]) if short else tr("a batch needs rows")
+        )
     length = max(len(row) for row in rows)
     ids = np.full((len(rows), length), pad_id, dtype=np.int64)
     targets = np.full((len(rows), length), IGNORE, dtype=np.int64)
@@ -152,7 +155,7 @@ def pair_batch(
     """The pairs numbered `index` [B] as tensors, in that order. Raises `DataError` for none."""
     chosen = np.asarray(index, dtype=np.int64)
     if not len(chosen):
-        raise DataError("a batch needs pairs")
+        raise DataError(tr("a batch needs pairs"))
     source = rows.sources.padded(chosen, pad_id)
     targets = rows.targets.padded(chosen, IGNORE)
     inputs = np.empty_like(targets)

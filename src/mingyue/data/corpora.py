@@ -16,6 +16,7 @@ from mingyue.data.report import Progress, ReadReport
 from mingyue.data.tang import make_tang
 from mingyue.errors import DataError
 from mingyue.files import reason_of, write_text_atomically
+from mingyue.words import tr
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def get_corpus(
     """
     _known(name)
     if simplified and name != "tang":
-        raise DataError(f"{name} has no simplified form", advice="--simplified is for tang.")
+        raise DataError(tr("{name} has no simplified form", name), advice=tr("--simplified is for tang."))
     root = data_folder() if folder is None else folder
     if name == "python-docs":
         return _python_docs(root)
@@ -143,7 +144,9 @@ def resolve_corpus(name: str, report: ReadReport) -> Path | None:
     if name == "tang-simplified":
         found = _find("tang", data_folder(), simplified=True)
         if found is None:
-            raise DataError("tang-simplified is not downloaded yet", advice="Run `mingyue data get tang --simplified`.")
+            raise DataError(
+                tr("tang-simplified is not downloaded yet"), advice=tr("Run `mingyue data get tang --simplified`.")
+            )
         return found
     if name not in CORPORA:
         return None
@@ -151,24 +154,27 @@ def resolve_corpus(name: str, report: ReadReport) -> Path | None:
         return _python_docs(data_folder())
     found = find_corpus(name)
     if found is None:
-        raise DataError(f"the corpus {name} is not downloaded yet", advice=f"Run `mingyue data get {name}`.")
+        raise DataError(
+            tr("the corpus {name} is not downloaded yet", name),
+            advice=tr("Run `mingyue data get {name}`.", name),
+        )
     if name == "multi30k":
         raise DataError(
-            f"multi30k is a parallel corpus, in the folder {found}",
-            advice=f"Name one of its files to read it as text, for example {found / 'train.en.gz'}.",
+            tr("multi30k is a parallel corpus, in the folder {found}", found),
+            advice=tr("Name one of its files to read it as text, for example {found}.", found / "train.en.gz"),
         )
     if name == "tang":
         both = _find(name, data_folder(), simplified=True) is not None
-        other = "; tang-simplified names the simplified form" if both and found.name == "tang.txt" else ""
-        report.note(f"tang: {found.name} is read{other}")
+        other = tr("; tang-simplified names the simplified form") if both and found.name == "tang.txt" else ""
+        report.note(tr("tang: {name} is read{other}", found.name, other))
     return found
 
 
 def _known(name: str) -> None:
     if name not in CORPORA:
         guess = nearest(name, CORPORA)
-        hint = f"Did you mean {guess}?" if guess else f"Known: {', '.join(CORPORA)}."
-        raise DataError(f"there is no known corpus {name!r}", advice=hint)
+        hint = tr("Did you mean {guess}?", guess) if guess else tr("Known: {corpora}.", ", ".join(CORPORA))
+        raise DataError(tr("there is no known corpus {name!r}", name), advice=hint)
 
 
 def _find(name: str, root: Path, *, simplified: bool) -> Path | None:
@@ -189,7 +195,7 @@ def _python_docs(root: Path) -> Path:
         from pydoc_data.topics import topics
     except ImportError:
         raise DataError(
-            "this Python has no help topics (pydoc_data)", advice="Name a text file of your own instead."
+            tr("this Python has no help topics (pydoc_data)"), advice=tr("Name a text file of your own instead.")
         ) from None
     text = "\n\n\n".join(topics[name].strip("\n") for name in sorted(topics)) + "\n"
     path = _python_docs_path(root)
@@ -204,6 +210,6 @@ def _save(path: Path, text: str) -> None:
         write_text_atomically(path, text)
     except OSError as error:
         raise DataError(
-            f"the corpus cannot be written to {path}: {reason_of(error)}",
-            advice="Set MINGYUE_DATA to a writable folder.",
+            tr("the corpus cannot be written to {path}: {reason}", path, reason_of(error)),
+            advice=tr("Set MINGYUE_DATA to a writable folder."),
         ) from None

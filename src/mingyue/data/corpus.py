@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mingyue.data.tokens import PREPARE_AGAIN, Ids, TokenShards
 from mingyue.errors import DataError
+from mingyue.words import tr
 
 Int64s = npt.NDArray[np.int64]
 _CHUNK = 1 << 24
@@ -102,25 +103,42 @@ def fit_context(corpus: TokenCorpus, context: int, *, rows: int | None = None) -
     targets = len(corpus.train) - 1
     if targets < 1:
         raise DataError(
-            f"the training part has {len(corpus.train)} tokens: there is nothing to predict", advice="Give more text."
+            tr("the training part has {n_train} tokens: there is nothing to predict", len(corpus.train)),
+            advice=tr("Give more text."),
         )
     notes = []
     if targets < context:
         notes.append(
-            f"context {targets} instead of {context}: the training part has {len(corpus.train):,} tokens, "
-            f"that is {targets:,} targets"
+            tr(
+                "context {targets} instead of {context}: the training part has {n_train:,} tokens, "
+                "that is {targets:,} targets",
+                targets,
+                context,
+                len(corpus.train),
+            )
         )
         context = targets
     held = corpus.held_out_targets
     if held < 1:
-        notes.append("no text is held out: there will be no held-out loss")
+        notes.append(tr("no text is held out: there will be no held-out loss"))
     elif held < context:
-        notes.append(f"held-out targets {held:,} < context {context:,}: they are scored as one window of {held:,}")
+        notes.append(
+            tr(
+                "held-out targets {held:,} < context {context:,}: they are scored as one window of {held:,}",
+                held,
+                context,
+            )
+        )
     if rows is not None and rows * context > targets:
         passes = rows * context / targets
         notes.append(
-            f"one step takes {rows * context:,} tokens and the training part has {targets:,} targets: "
-            f"each step passes over it {passes:.1f} times"
+            tr(
+                "one step takes {rows:,} tokens and the training part has {targets:,} targets: each "
+                "step passes over it {passes:.1f} times",
+                rows * context,
+                targets,
+                passes,
+            )
         )
     return Fit(context, tuple(notes))
 
@@ -138,7 +156,7 @@ class TokenRows:
         found = [np.flatnonzero(ids[at : at + _CHUNK] == eos_id) + at for at in range(0, len(ids), _CHUNK)]
         ends = np.concatenate([np.empty(0, np.int64), *found]) + 1
         if len(ids) and (not len(ends) or ends[-1] != len(ids)):
-            raise DataError(f"the last row of {where} does not end", advice=PREPARE_AGAIN)
+            raise DataError(tr("the last row of {where} does not end", where), advice=PREPARE_AGAIN)
         return cls(ids, np.diff(ends, prepend=0))
 
     @classmethod
@@ -181,7 +199,8 @@ class PairRows:
     def __post_init__(self) -> None:
         if len(self.sources) != len(self.targets):
             raise DataError(
-                f"{len(self.sources):,} source rows and {len(self.targets):,} target rows", advice=PREPARE_AGAIN
+                tr("{n_sources:,} source rows and {n_targets:,} target rows", len(self.sources), len(self.targets)),
+                advice=PREPARE_AGAIN,
             )
 
     @classmethod

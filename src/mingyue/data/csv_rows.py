@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 
 from mingyue.data.report import BadRecords
+from mingyue.words import tr
 
 _FIELD_LIMIT = (1 << 31) - 1
 
@@ -71,14 +72,14 @@ def _rows(lines: _Lines, name: str, bad: BadRecords) -> Iterator[tuple[int, list
         except StopIteration:
             return
         except csv.Error as error:
-            wrong = f"not CSV: {error}"
+            wrong = tr("not CSV: {error}", error)
         else:
             width = width or len(row)
             if lines.taken == 1 or len(row) == width:
                 yield line, row
                 continue
-            wrong = f"not CSV: {len(row)} columns where the first row has {width}"
+            wrong = tr("not CSV: {n_row} columns where the first row has {width}", len(row), width)
         if lines.taken > 1:
-            wrong += f"; its quoted field reaches line {line + lines.taken - 1}"
-        bad("row that is not CSV", f"{name}, line {line}", wrong)
+            wrong += tr("; its quoted field reaches line {line}", line + lines.taken - 1)
+        bad(tr("row that is not CSV"), tr("{name}, line {line}", name, line), wrong)
         lines.back()

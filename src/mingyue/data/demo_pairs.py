@@ -15,6 +15,7 @@ from random import Random
 from typing import TypeVar
 
 from mingyue.errors import DataError
+from mingyue.words import tr
 
 _T = TypeVar("_T")
 
@@ -76,7 +77,7 @@ def demo_pairs(count: int, *, seed: int, avoid: Collection[str] = ()) -> list[tu
     for a negative count, or when no new source is found any more.
     """
     if count < 0:
-        raise DataError(f"{count} demo pairs cannot be made", advice="Ask for 0 or more.")
+        raise DataError(tr("{count} demo pairs cannot be made", count), advice=tr("Ask for 0 or more."))
     draw = _Draw(seed)
     taken = {source.casefold() for source in avoid}
     pairs: list[tuple[str, str]] = []
@@ -91,8 +92,13 @@ def demo_pairs(count: int, *, seed: int, avoid: Collection[str] = ()) -> list[tu
         misses += 1
         if misses == _PATIENCE:
             raise DataError(
-                f"only {len(pairs):,} of {count:,} demo pairs were found: the last {_PATIENCE:,} draws gave no new one",
-                advice="Ask for fewer, or avoid fewer.",
+                tr(
+                    "only {found:,} of {count:,} demo pairs were found: the last {draws:,} draws gave no new one",
+                    len(pairs),
+                    count,
+                    _PATIENCE,
+                ),
+                advice=tr("Ask for fewer, or avoid fewer."),
             )
     return pairs
 
@@ -159,7 +165,9 @@ def chinese_number(n: int, *, liang: bool = True) -> str:
 
 def _check(n: int, end: int) -> None:
     if not 0 <= n < end:
-        raise DataError(f"{n:,} cannot be written in words here", advice=f"Use a number from 0 to {end - 1:,}.")
+        raise DataError(
+            tr("{n:,} cannot be written in words here", n), advice=tr("Use a number from 0 to {most:,}.", end - 1)
+        )
 
 
 def _below_thousand(n: int, with_and: bool) -> str:

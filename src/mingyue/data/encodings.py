@@ -15,6 +15,7 @@ from typing import BinaryIO
 from mingyue.config import nearest
 from mingyue.data import detect
 from mingyue.errors import DataError, SettingsError
+from mingyue.words import joined, tr
 
 CHUNK = 1 << 20
 Opener = Callable[[], AbstractContextManager[BinaryIO]]
@@ -28,21 +29,21 @@ _MARKS = (  # the longer ones first: the mark of UTF-32 begins with that of UTF-
     (b"\x84\x31\x95\x33", "gb18030"),
 )
 _SIGNATURES = (
-    (b"%PDF-", "a PDF document"),
-    (b"PK\x03\x04", "a zip archive or an office document"),
-    (b"\x1f\x8b", "compressed by gzip (give it a name that ends in .gz)"),
-    (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"GIF8", "a GIF image"),
-    (b"\x28\xb5\x2f\xfd", "compressed by zstd"),
-    (b"\xfd7zXZ", "compressed by xz"),
-    (b"PAR1", "a Parquet file (give it a name that ends in .parquet)"),
+    (b"%PDF-", tr("a PDF document")),
+    (b"PK\x03\x04", tr("a zip archive or an office document")),
+    (b"\x1f\x8b", tr("compressed by gzip (give it a name that ends in .gz)")),
+    (b"\x89PNG", tr("a PNG image")),
+    (b"\xff\xd8\xff", tr("a JPEG image")),
+    (b"GIF8", tr("a GIF image")),
+    (b"\x28\xb5\x2f\xfd", tr("compressed by zstd")),
+    (b"\xfd7zXZ", tr("compressed by xz")),
+    (b"PAR1", tr("a Parquet file (give it a name that ends in .parquet)")),
 )
 _SAMPLE = 1 << 19
 _SHOWN = 30  # characters on each side of the judged one in a message
 _NOT_OF_FILES = {"undefined", "idna", "punycode", "unicode-escape", "raw-unicode-escape"}
 _ESCAPED_NUL = "\udc00"
-READ_AGAIN = "Read it when no program writes to it, or make a copy first."
+READ_AGAIN = tr("Read it when no program writes to it, or make a copy first.")
 _DAMAGED = "utf-8 with bytes that do not fit"
 
 
@@ -94,13 +95,18 @@ def find_encoding(
         head = file.read(8192)
     if given is not None:
         codec = known_encoding(given)
-        return finding.checked(Encoding(codec, f"{codec} as given"))
+        return finding.checked(Encoding(codec, tr("{codec} as given", codec)))
     codec = marked_encoding(head)
     if codec is not None:
-        return finding.checked(Encoding(codec, codec if codec == "utf-8" else f"{codec} by its byte-order mark"))
+        return finding.checked(
+            Encoding(codec, codec if codec == "utf-8" else tr("{codec} by its byte-order mark", codec))
+        )
     for signature, what in _SIGNATURES:
         if head.startswith(signature):
-            raise NotTextError(f"{name} is {what}, not text", advice="Convert it to text first, or leave it out.")
+            raise NotTextError(
+                tr("{name} is {what}, not text", name, what),
+                advice=tr("Convert it to text first, or leave it out."),
+            )
     return finding.detected()
 
 
@@ -117,8 +123,8 @@ def known_encoding(given: str) -> str:
 
         known = [name for name in {*aliases, *aliases.values()} if _text_codec(name) is not None]
         guess = nearest(given.lower(), [name.replace("_", "-") for name in known])
-        hint = f"Did you mean {guess}?" if guess else "Use a name such as utf-8, gb18030, big5 or utf-16."
-        raise SettingsError(f"there is no encoding {given!r} of text files", advice=hint)
+        hint = tr("Did you mean {guess}?", guess) if guess else tr("Use a name such as utf-8, gb18030, big5 or utf-16.")
+        raise SettingsError(tr("there is no encoding {given!r} of text files", given), advice=hint)
     return codec
 
 
@@ -149,7 +155,7 @@ def read_text(name: str, open_bytes: Opener, encoding: Encoding) -> Iterator[str
                 text = text.replace("\r\n", "\n")
                 yield text.replace("\x00", _ESCAPED_NUL) if encoding.escape else text
     except UnicodeError as error:  # all of it could be decoded when its encoding was found
-        raise DataError(f"{name} was changed while it was read ({error})", advice=READ_AGAIN) from None
+        raise DataError(tr("{name} was changed while it was read ({error})", name, error), advice=READ_AGAIN) from None
 
 
 @dataclass(frozen=True)
@@ -172,10 +178,10 @@ class _Finding:
         if fault.kind == "nul":
             raise self._not_text(fault)
         given = encoding.label.endswith("as given")
-        other = "Give another encoding with --encoding, or omit --encoding to detect it."
+        other = tr("Give another encoding with --encoding, or omit --encoding to detect it.")
         raise UndecodableError(
-            f"{self._at(fault)} does not fit {encoding.label}",
-            advice=other if given else "Repair the file, or name its encoding with --encoding.",
+            tr("{at} does not fit {label}", self._at(fault), encoding.label),
+            advice=other if given else tr("Repair the file, or name its encoding with --encoding."),
         )
 
     def detected(self) -> Encoding:
@@ -187,7 +193,7 @@ class _Finding:
         if b"\x00" in sample:
             for codec in detect.plausible_wide(sample):
                 if _scan(self.open_bytes, codec) is None:
-                    return Encoding(codec, f"{codec} (detected)", evidence=_evidence(sample, 0, 1, codec))
+                    return Encoding(codec, tr("{codec} (detected)", codec), evidence=_evidence(sample, 0, 1, codec))
             if not (self.skip_bad or self.keep_nul) or detect.looks_binary(sample):
                 raise self._not_text(fault)
             nul = fault
@@ -203,45 +209,57 @@ class _Finding:
 
     def _judged(self, fault: _Fault, sample: bytes, at: int) -> Encoding:
         """The encoding of bytes that are not UTF-8; the first that is not is number `at` of the sample."""
-        message = f"{self._at(fault)} is not UTF-8"
+        message = tr("{at} is not UTF-8", self._at(fault))
         names, certain = detect.plausible(sample)
         if detect.is_damaged_utf8(sample) or (not names and detect.mostly_fits(sample)):
             if self.skip_bad:
                 return self.checked(Encoding("utf-8", _DAMAGED))
-            skipping = ", or leave out the documents that cannot be read with --skip-bad"
-            advice = f"Repair the file{skipping if self.offers_skipping else ''}."
-            raise UndecodableError(f"{message}, though the text around it is", advice=advice)
+            skipping = tr(", or leave out the documents that cannot be read with --skip-bad")
+            advice = tr("Repair the file{skipping}.", skipping if self.offers_skipping else "")
+            raise UndecodableError(tr("{message}, though the text around it is", message), advice=advice)
         if certain and _scan(self.open_bytes, names[0], keep_nul=self.keep_nul) is None:
-            return Encoding(names[0], f"{names[0]} (detected)", evidence=_evidence(sample, at, fault.line, names[0]))
+            evidence = _evidence(sample, at, fault.line, names[0])
+            return Encoding(names[0], tr("{codec} (detected)", names[0]), evidence=evidence)
         if not names and detect.looks_binary(sample):
-            raise NotTextError(f"{message}, nor any other text encoding", advice="Leave the file out.")
+            raise NotTextError(tr("{message}, nor any other text encoding", message), advice=tr("Leave the file out."))
         if self.skip_bad and detect.mostly_fits(sample):
             return self.checked(Encoding("utf-8", _DAMAGED))
         if names:
             reads = _evidence(sample, at, fault.line, names[0])
-            message += f"; it could be {' or '.join(names[:3])} (as {names[0]}, {reads})"
+            message = message + tr(
+                "; it could be {names} (as {names_2}, {reads})",
+                joined(names[:3], en=" or ", zh=" 或 "),
+                names[0],
+                reads,
+            )
         example = names[0] if names else "gb18030"
-        raise UndecodableError(message, advice=f"Name the encoding of the file, for example --encoding {example}.")
+        raise UndecodableError(
+            message, advice=tr("Name the encoding of the file, for example --encoding {example}.", example)
+        )
 
     def _at(self, fault: _Fault) -> str:
-        return f"{self.name}, line {fault.line}: byte {fault.offset} (0x{fault.byte:02x})"
+        return tr("{name}, line {line}: byte {offset} (0x{byte:02x})", self.name, fault.line, fault.offset, fault.byte)
 
     def _not_text(self, fault: _Fault) -> NotTextError:
         return NotTextError(
-            f"{self.name}, line {fault.line}: byte {fault.offset} is NUL: "
-            "this is not text, or not in the encoding used",
-            advice="Leave the file out; if it is text, give its encoding, for example --encoding utf-16.",
+            tr(
+                "{name}, line {line}: byte {offset} is NUL: this is not text, or not in the encoding used",
+                self.name,
+                fault.line,
+                fault.offset,
+            ),
+            advice=tr("Leave the file out; if it is text, give its encoding, for example --encoding utf-16."),
         )
 
 
 def _evidence(sample: bytes, at: int, line: int, codec: str) -> str:
     """How the line of byte `at` reads in an encoding, with the characters around that byte: "line 3 is 'déjà vu'"."""
     if b"\x00" in sample:  # UTF-16 or UTF-32: bytes are no characters
-        return f"line {line} is {sample.decode(codec, 'replace').split(chr(10))[0][: 2 * _SHOWN]!r}"
+        return tr("line {line} is {sample!r}", line, sample.decode(codec, "replace").split(chr(10))[0][: 2 * _SHOWN])
     before, after = sample[:at].rpartition(b"\n")[2], sample[at:].partition(b"\n")[0]
     left, right = before.decode(codec, "replace"), after.decode(codec, "replace").removesuffix("\r")
     shown = ("…" if len(left) > _SHOWN else "") + left[-_SHOWN:] + right[:_SHOWN] + ("…" if len(right) > _SHOWN else "")
-    return f"line {line} is {shown!r}"
+    return tr("line {line} is {shown!r}", line, shown)
 
 
 def _sample(open_bytes: Opener, offset: int) -> tuple[bytes, int]:

@@ -20,6 +20,7 @@ from mingyue.data.report import Progress
 from mingyue.errors import DataError
 from mingyue.files import explain_os_error
 from mingyue.paths import path_of
+from mingyue.words import tr
 
 _CHUNK = 1 << 18
 _TRIES = 3
@@ -81,12 +82,12 @@ def fetch_file(
         if wrong:
             part.unlink()
             raise DataError(
-                f"{origin} is not the file expected: {wrong}",
-                advice="Try again, or set MINGYUE_DATA_MIRROR to another folder or URL.",
+                tr("{origin} is not the file expected: {wrong}", origin, wrong),
+                advice=tr("Try again, or set MINGYUE_DATA_MIRROR to another folder or URL."),
             )
         part.replace(target)
     except OSError as error:
-        message, advice = explain_os_error("the corpus", target, error)
+        message, advice = explain_os_error(tr("the corpus"), target, error)
         raise DataError(message, advice=advice.replace("--out", "MINGYUE_DATA")) from None
     return target
 
@@ -98,8 +99,8 @@ def sha256_check(expected: str, *, unpack: bool = False) -> Callable[[Path], str
         try:
             found = file_digest(path, "sha256", unpack=unpack)
         except (OSError, EOFError, zlib.error) as error:
-            return f"it is damaged ({error})"
-        return None if found == expected else f"SHA-256 {found} instead of {expected}"
+            return tr("it is damaged ({error})", error)
+        return None if found == expected else tr("SHA-256 {found} instead of {expected}", found, expected)
 
     return check
 
@@ -122,8 +123,8 @@ def _fetch(origin: str, part: Path, progress: Progress | None) -> None:
         source = Path(origin)
         if not source.is_file():
             raise MissingFileError(
-                f"there is no file {origin}",
-                advice="Put it there, or unset MINGYUE_DATA_MIRROR to download it from its origin.",
+                tr("there is no file {origin}", origin),
+                advice=tr("Put it there, or unset MINGYUE_DATA_MIRROR to download it from its origin."),
             )
         shutil.copyfile(source, part)
         return
@@ -136,20 +137,23 @@ def _fetch(origin: str, part: Path, progress: Progress | None) -> None:
                 return
             if error.code in (404, 410):
                 raise MissingFileError(
-                    f"{origin}: the server has no such file ({error.code})", advice=_ADVICE
+                    tr("{origin}: the server has no such file ({code})", origin, error.code), advice=_ADVICE
                 ) from None
             if error.code < 500 or attempt == _TRIES - 1:
-                raise DataError(f"{origin}: the server answers {error.code} {error.reason}", advice=_ADVICE) from None
+                raise DataError(
+                    tr("{origin}: the server answers {code} {reason}", origin, error.code, error.reason),
+                    advice=_ADVICE,
+                ) from None
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             if attempt == _TRIES - 1:
                 reason = getattr(error, "reason", None) or error
-                raise DataError(f"{origin} cannot be fetched: {reason}", advice=_ADVICE) from None
+                raise DataError(tr("{origin} cannot be fetched: {reason}", origin, reason), advice=_ADVICE) from None
         time.sleep(_PAUSE * 2**attempt)
 
 
-_ADVICE = (
-    "What was downloaded is kept: the next call continues from there. Without a network, put the file into a folder "
-    "and set MINGYUE_DATA_MIRROR to that folder."
+_ADVICE = tr(
+    "What was downloaded is kept: the next call continues from there. Without a network, "
+    "put the file into a folder and set MINGYUE_DATA_MIRROR to that folder."
 )
 
 

@@ -12,13 +12,14 @@ from mingyue.data.report import ReadReport
 from mingyue.errors import DataError
 from mingyue.files import reason_of
 from mingyue.paths import path_of
+from mingyue.words import tr
 
-HIDDEN = "hidden file or folder"
-RUN, MODEL, PREPARED = "run folder", "model folder", "folder of prepared data"
-BROKEN = "broken link"
-SPECIAL = "named pipe, socket or device"
-LOOP = "folder that is read under another name"
-EMPTY = "folder without files to read"
+HIDDEN = tr("hidden file or folder")
+RUN, MODEL, PREPARED = tr("run folder"), tr("model folder"), tr("folder of prepared data")
+BROKEN = tr("broken link")
+SPECIAL = tr("named pipe, socket or device")
+LOOP = tr("folder that is read under another name")
+EMPTY = tr("folder without files to read")
 
 
 Identity = tuple[int, int]
@@ -61,7 +62,10 @@ def files_of_glob(pattern: str, report: ReadReport) -> Iterator[Path]:
     paths = [Path(name) for name in glob.glob(expanded, recursive=True)]  # noqa: PTH207
     paths.sort(key=lambda path: path.parts)
     if not paths:
-        raise DataError(f"nothing matches {pattern}", advice="Check the pattern; ** also matches inside folders.")
+        raise DataError(
+            tr("nothing matches {pattern}", pattern),
+            advice=tr("Check the pattern; ** also matches inside folders."),
+        )
     fixed = _fixed_part(expanded)
     seen = {_identity(fixed)}  # a link inside it that leads back to it is a loop
     own: dict[Path, str | None] = {}
@@ -90,7 +94,7 @@ def is_file(path: Path, report: ReadReport) -> bool:
         if path.is_symlink():
             report.drop(BROKEN, str(path))
             return False
-        raise DataError(f"{path} cannot be read: {reason_of(error)}") from None
+        raise DataError(tr("{path} cannot be read: {reason}", path, reason_of(error))) from None
     if not stat.S_ISREG(mode):
         report.drop(SPECIAL, str(path))
         return False
@@ -137,12 +141,12 @@ def _identity(folder: Path) -> Identity:
     try:
         state = folder.stat()
     except OSError as error:
-        raise DataError(f"the folder {folder} cannot be read: {reason_of(error)}") from None
+        raise DataError(tr("the folder {folder} cannot be read: {reason}", folder, reason_of(error))) from None
     return state.st_dev, state.st_ino
 
 
 def _refuse(error: OSError) -> None:
-    raise DataError(f"the folder {error.filename} cannot be read: {reason_of(error)}")
+    raise DataError(tr("the folder {filename} cannot be read: {reason}", error.filename, reason_of(error)))
 
 
 def _fixed_part(pattern: str) -> Path:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mingyue.data.csv_rows import csv_rows
 from mingyue.data.report import BadRecords
 from mingyue.errors import DataError
+from mingyue.words import tr
 
 DEFAULT_FIELD = "text"
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -46,19 +47,27 @@ def json_objects(
     for number, line in lines:
         if not line.strip():
             continue
-        where = f"{name}, line {number}"
+        where = tr("{name}, line {number}", name, number)
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
-            bad("line that is not JSON", where, f"not JSON: {error.msg} at column {error.colno}")
+            bad(
+                tr("line that is not JSON"),
+                where,
+                tr("not JSON: {msg} at column {colno}", error.msg, error.colno),
+            )
             continue
         except (RecursionError, ValueError) as error:
-            bad("line that is not JSON", where, f"not JSON that can be read: {error}")
+            bad(tr("line that is not JSON"), where, tr("not JSON that can be read: {error}", error))
             continue
         if isinstance(value, dict):
             yield number, value
         else:
-            bad("line that is not an object", where, f"a JSON object was expected, not {type(value).__name__}")
+            bad(
+                tr("line that is not an object"),
+                where,
+                tr("a JSON object was expected, not {kind}", type(value).__name__),
+            )
 
 
 def text_value(
@@ -72,9 +81,18 @@ def text_value(
         return found
     if found is ABSENT:
         shown = ", ".join(map(repr, keys)) or "none"
-        bad(f"record without {field!r}", where, f"no key {field!r}; keys found: {shown}", advice)
+        bad(
+            tr("record without {field!r}", field),
+            where,
+            tr("no key {field!r}; keys found: {shown}", field, shown),
+            advice,
+        )
     else:
-        bad(f"record whose {field!r} is not text", where, f"{field!r} holds {type(found).__name__}, not text")
+        bad(
+            tr("record whose {field!r} is not text", field),
+            where,
+            tr("{field!r} holds {kind}, not text", field, type(found).__name__),
+        )
     return None
 
 
@@ -82,13 +100,15 @@ def json_records(lines: Iterable[str], name: str, field: str | None, bad: BadRec
     """Records of a JSON lines file: objects with a text under `field`. Blank lines are skipped."""
     key = field or DEFAULT_FIELD
     for number, value in json_objects(_decoded(lines, name, bad), name, bad):
-        where = f"{name}, line {number}"
-        text = text_value(value.get(key, ABSENT), key, where, bad, keys=value, advice="Name the key with --field.")
+        where = tr("{name}, line {number}", name, number)
+        text = text_value(value.get(key, ABSENT), key, where, bad, keys=value, advice=tr("Name the key with --field."))
         if text is None:
             continue
         if SURROGATE.search(text):
             bad(
-                "record with half a surrogate pair", where, f"{key!r} holds half of a surrogate pair, which is not text"
+                tr("record with half a surrogate pair"),
+                where,
+                tr("{key!r} holds half of a surrogate pair, which is not text", key),
             )
         else:
             yield Record(text, number)
@@ -114,8 +134,8 @@ def _decoded(lines: Iterable[str], name: str, bad: BadRecords) -> Iterator[tuple
     """Numbered lines, without those whose bytes do not fit the encoding."""
     for number, line in enumerate(lines, start=1):
         if SURROGATE.search(line):
-            where = f"{name}, line {number}"
-            bad("line that does not fit the encoding", where, "the bytes of this line do not fit the encoding")
+            where = tr("{name}, line {number}", name, number)
+            bad(tr("line that does not fit the encoding"), where, tr("the bytes of this line do not fit the encoding"))
         else:
             yield number, line
 
@@ -128,7 +148,7 @@ def _columns(rows: Iterable[tuple[int, list[str]]], name: str, field: str | None
         blank = not any(cell.strip() for cell in row)
         if blank and (header is None or len(row) <= 1):
             continue
-        where = f"{name}, line {line}"
+        where = tr("{name}, line {line}", name, line)
         if header is None:
             header = row
             if column not in header:
@@ -137,10 +157,10 @@ def _columns(rows: Iterable[tuple[int, list[str]]], name: str, field: str | None
         elif blank:
             yield Record("", line)  # counted as a record without text
         elif len(row) != len(header):
-            message = f"{len(row)} columns where the header has {len(header)}"
-            bad("row with another number of columns", where, message)
+            message = tr("{n_row} columns where the header has {n_header}", len(row), len(header))
+            bad(tr("row with another number of columns"), where, message)
         elif SURROGATE.search(row[index]):
-            bad("row that does not fit the encoding", where, "the bytes of this row do not fit the encoding")
+            bad(tr("row that does not fit the encoding"), where, tr("the bytes of this row do not fit the encoding"))
         else:
             yield Record(row[index], line)
 
@@ -148,8 +168,13 @@ def _columns(rows: Iterable[tuple[int, list[str]]], name: str, field: str | None
 def no_column(name: str, column: str, names: list[str]) -> DataError:
     """The error when the column of the text is missing."""
     return DataError(
-        f"{name} has no column {column!r}; columns found: {', '.join(repr(found) for found in names)}",
-        advice="Name the column of the text with --field.",
+        tr(
+            "{name} has no column {column!r}; columns found: {names}",
+            name,
+            column,
+            ", ".join(repr(found) for found in names),
+        ),
+        advice=tr("Name the column of the text with --field."),
     )
 
 

@@ -15,6 +15,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from mingyue.words import joined, listed, tr
+
 _SHORT = 1000  # characters: a file whose held-out end would be shorter is short
 _NAMED = 5  # files that a note names
 
@@ -81,11 +83,16 @@ def describe_split(files: Sequence[FileSplit]) -> str | None:
     whole = [file for file in held if file.cut == file.start]
     parts = []
     if ends:
-        shown = _listed([f"{file.name}: {file.held_out:,} of {file.characters:,} characters" for file in ends])
-        parts.append(f"the end of {len(ends):,} ({shown})")
+        shown = _listed(
+            [
+                tr("{name}: {held_out:,} of {characters:,} characters", file.name, file.held_out, file.characters)
+                for file in ends
+            ]
+        )
+        parts.append(tr("the end of {n_ends:,} ({shown})", len(ends), shown))
     if whole:
-        parts.append(f"{len(whole):,} short ones whole ({_listed([file.name for file in whole])})")
-    return f"held out of {len(files):,} files: {' and '.join(parts)}"
+        parts.append(tr("{n_whole:,} short ones whole ({listed})", len(whole), _listed([file.name for file in whole])))
+    return tr("held out of {n_files:,} files: {parts}", len(files), joined(parts, en=" and ", zh="，"))
 
 
 class Repeats:
@@ -118,4 +125,5 @@ class Repeats:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+    shown, more = listed(names[:_NAMED]), len(names) - _NAMED
+    return shown + tr(" and {n_names:,} more", more) if more > 0 else shown

@@ -16,6 +16,7 @@ from mingyue.data.formats import Record
 from mingyue.data.parquet import parquet_records
 from mingyue.data.report import BadRecords
 from mingyue.errors import DataError, MissingExtraError
+from mingyue.words import tr
 
 _NAME = re.compile(r"hf://(?:datasets/)?([\w.-]+)/([\w.-]+)((?:/[\w.-]+)*)(?::([\w.+-]+))?")
 _CONVERTED = "refs/convert/parquet"
@@ -59,7 +60,8 @@ def hub_files(source: str) -> tuple[HubFileSystem, list[HubFile]]:
     match = _NAME.fullmatch(source)
     if match is None:
         raise DataError(
-            f"{source} is not a data set of the hub", advice="Write hf://owner/name, hf://owner/name/config:split."
+            tr("{source} is not a data set of the hub", source),
+            advice=tr("Write hf://owner/name, hf://owner/name/config:split."),
         )
     owner, name, folder, split = match[1], match[2], match[3].strip("/"), match[4]
     files = _filesystem(source)
@@ -72,8 +74,8 @@ def hub_files(source: str) -> tuple[HubFileSystem, list[HubFile]]:
         raise
     except Exception as error:  # the network libraries below have no common error class
         raise DataError(
-            f"{source} cannot be read: {type(error).__name__}: {error}",
-            advice="Check the name and the network (a private data set needs `hf auth login`).",
+            tr("{source} cannot be read: {kind}: {error}", source, type(error).__name__, error),
+            advice=tr("Check the name and the network (a private data set needs `hf auth login`)."),
         ) from None
 
 
@@ -88,7 +90,7 @@ def hub_records(source: str, field: str | None, bad: BadRecords) -> Iterator[Rec
         except (DataError, MissingExtraError):
             raise
         except Exception as error:
-            raise DataError(f"{label} cannot be read: {type(error).__name__}: {error}") from None
+            raise DataError(tr("{label} cannot be read: {kind}: {error}", label, type(error).__name__, error)) from None
 
 
 def _filesystem(source: str) -> HubFileSystem:
@@ -96,7 +98,8 @@ def _filesystem(source: str) -> HubFileSystem:
         from huggingface_hub import HfFileSystem
     except ImportError:
         raise MissingExtraError(
-            f"reading {source} needs huggingface-hub", advice="Install the extra: pip install 'mingyue[data]'."
+            tr("reading {source} needs huggingface-hub", source),
+            advice=tr("Install the extra: pip install 'mingyue[data]'."),
         ) from None
     return cast(HubFileSystem, HfFileSystem())
 
@@ -114,12 +117,21 @@ def _converted(files: HubFileSystem, source: str, root: str, config: str, split:
 def _own(files: HubFileSystem, source: str, root: str, folder: str, split: str | None) -> list[str]:
     every = _parquet(files.find(f"{root}/{folder}" if folder else root))
     if not every:
-        raise DataError(f"{source} has no Parquet files", advice="Download it and name its files instead.")
+        raise DataError(
+            tr("{source} has no Parquet files", source), advice=tr("Download it and name its files instead.")
+        )
     wanted = split or "train"
     found = [path for path in every if wanted in re.split(r"[^A-Za-z0-9]+", path.removeprefix(root))]
     if found or split is None:
         return found or every
-    raise DataError(f"{source} has no files of a split {split!r}; its first file is {every[0].removeprefix(root)}")
+    raise DataError(
+        tr(
+            "{source} has no files of a split {split!r}; its first file is {every}",
+            source,
+            split,
+            every[0].removeprefix(root),
+        )
+    )
 
 
 def _folders(files: HubFileSystem, path: str) -> list[str]:
@@ -138,10 +150,13 @@ def _choose(source: str, what: str, asked: str | None, there: list[str], usual: 
         return usual
     elif len(there) == 1:
         return there[0]
-    wanted = f"no {what} {asked!r}" if asked is not None else f"more than one {what}"
+    wanted = tr("no {what} {asked!r}", what, asked) if asked is not None else tr("more than one {what}", what)
     example = f"{source}/{there[0]}" if what == "config" else f"{source}:{there[0]}"
-    advice = f"Name one of them, for example {example}." if asked is None and there else None
-    raise DataError(f"{source} has {wanted}; it has: {', '.join(there) or 'none'}", advice=advice)
+    advice = tr("Name one of them, for example {example}.", example) if asked is None and there else None
+    raise DataError(
+        tr("{source} has {wanted}; it has: {there}", source, wanted, ", ".join(there) or "none"),
+        advice=advice,
+    )
 
 
 def _parquet(paths: list[str]) -> list[str]:

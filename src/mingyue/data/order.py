@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from mingyue.errors import DataError
 from mingyue.runtime import derive_seed
+from mingyue.words import tr
 
 Int64s = npt.NDArray[np.int64]
 _EPOCHS_KEPT = 3  # making one is slow: it sorts as many numbers as there are windows or pairs
@@ -47,7 +48,9 @@ class SampleOrder:
 
     def __init__(self, tokens: int, context: int, seed: int) -> None:
         if context < 1 or tokens - 1 < context:
-            raise DataError(f"{tokens} tokens do not fill a window of {context} inputs and {context} targets")
+            raise DataError(
+                tr("{tokens} tokens do not fill a window of {context} inputs and {context} targets", tokens, context)
+            )
         self.tokens, self.context, self.seed = tokens, context, seed
         self.last_start = tokens - 1 - context
         self.windows = -(-(tokens - 1) // context) + 1 if tokens - 1 > context else 1
@@ -118,9 +121,21 @@ class PairOrder:
         seed: int,
     ) -> None:
         if len(source_lengths) != len(target_lengths):
-            raise DataError(f"{len(source_lengths):,} source lengths and {len(target_lengths):,} target lengths")
+            raise DataError(
+                tr(
+                    "{n_source_lengths:,} source lengths and {n_target_lengths:,} target lengths",
+                    len(source_lengths),
+                    len(target_lengths),
+                )
+            )
         if not len(source_lengths) or budget < 1:
-            raise DataError(f"{len(source_lengths):,} pairs in batches of {budget:,} tokens make no step")
+            raise DataError(
+                tr(
+                    "{n_source_lengths:,} pairs in batches of {budget:,} tokens make no step",
+                    len(source_lengths),
+                    budget,
+                )
+            )
         self.budget, self.seed = budget, seed
         self._source = np.asarray(source_lengths, dtype=np.int64)
         self._target = np.asarray(target_lengths, dtype=np.int64)

@@ -29,6 +29,7 @@ from mingyue.data.unseen import unseen_ids
 from mingyue.errors import DataError
 from mingyue.files import write_text_atomically
 from mingyue.text import Tokenizer, make_tokenizer
+from mingyue.words import tr
 
 _SOURCE_TOKENIZER = "source_tokenizer.json"
 _PARTS = tuple(f"{part}_{side}" for part in ("train", "valid") for side in ("source", "target"))
@@ -97,8 +98,14 @@ def load_pairs(folder: Path) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairRepo
     counts = (report.train_pairs, report.valid_pairs)
     if counts != (len(corpus.train), len(corpus.valid)):
         raise DataError(
-            f"{folder / prepared.manifest} says {counts[0]:,} and {counts[1]:,} pairs, and the files hold "
-            f"{len(corpus.train):,} and {len(corpus.valid):,}",
+            tr(
+                "{folder} says {counts:,} and {counts_2:,} pairs, and the files hold {n_train:,} and {n_valid:,}",
+                folder / prepared.manifest,
+                counts[0],
+                counts[1],
+                len(corpus.train),
+                len(corpus.valid),
+            ),
             advice=PREPARE_AGAIN,
         )
     return source, target, corpus, report
@@ -121,7 +128,7 @@ def _key(pairs: PairSettings, data: DataSettings, tokenizer: TokenizerSettings, 
         identity.append(of_files)
     several = any(isinstance(files, list) and len(files) > 1 for files in identity)
     if several and not pairs.valid_source and not pairs.valid_pairs:
-        identity.append("held out of each file")  # older versions took the end of the last one
+        identity.append(tr("held out of each file"))  # older versions took the end of the last one
     identity += [pairs.model_dump(exclude={*_FILE_SETTINGS, "bleu_lines", "select"}), tokenizer.model_dump()]
     identity.append(data.model_dump(include={"encoding", "skip_bad", "held_out"}))
     return key_of(identity, tokenizer)
@@ -201,12 +208,19 @@ class _Preparation:
         share, count = self._data.held_out, sum(counts.values())
         marks = last_pairs(list(counts.values()), share)
         if held := sum(marks):
-            which = f"the last {held:,} of {count:,} pairs are held out"
+            which = tr("the last {held:,} of {count:,} pairs are held out", held, count)
             if len(counts) > 1:
-                which = f"{held:,} of {count:,} pairs are held out, from the end of each of {len(counts):,} files"
-            self._report.note(f"no validation pairs were given: {which}")
+                which = tr(
+                    "{held:,} of {count:,} pairs are held out, from the end of each of {n_counts:,} files",
+                    held,
+                    count,
+                    len(counts),
+                )
+            self._report.note(tr("no validation pairs were given: {which}", which))
         elif share:
-            self._report.note(f"{count:,} pairs are too few to hold out {share:.1%} of them: there is no validation")
+            self._report.note(
+                tr("{count:,} pairs are too few to hold out {share:.1%} of them: there is no validation", count, share)
+            )
         return marks
 
     def _tokenizers(self, store: RecordStore[Pair], held: bytearray) -> tuple[Tokenizer, Tokenizer]:
@@ -219,7 +233,9 @@ class _Preparation:
         given = self._tokenizer.tokenizer not in ("char", "bpe", "byte")
         if self._pairs.shared_vocabulary or given:
             if not self._pairs.shared_vocabulary:
-                self._report.note(f"{self._tokenizer.tokenizer} serves both sides: the vocabulary is shared")
+                self._report.note(
+                    tr("{tokenizer} serves both sides: the vocabulary is shared", self._tokenizer.tokenizer)
+                )
             source = target = learn("source", "target")
         else:
             source, target = learn("source"), learn("target")
@@ -280,14 +296,20 @@ class _Preparation:
         report = self._report
         if read and not report.valid_pairs:
             raise DataError(
-                f"all {read:,} validation pairs have more than {self._max_tokens:,} tokens on a side",
-                advice="Raise the context, or name other validation pairs.",
+                tr(
+                    "all {read:,} validation pairs have more than {max_tokens:,} tokens on a side",
+                    read,
+                    self._max_tokens,
+                ),
+                advice=tr("Raise the context, or name other validation pairs."),
             )
         if again:
             self._repeated = again
-            report.note(f"{again:,} of {report.valid_pairs:,} validation pairs are trained on as well")
+            report.note(
+                tr("{again:,} of {valid_pairs:,} validation pairs are trained on as well", again, report.valid_pairs)
+            )
         if TOO_LONG in report.dropped:
-            report.note(f"too long: more than {self._max_tokens:,} tokens on one side, EOS included")
+            report.note(tr("too long: more than {max_tokens:,} tokens on one side, EOS included", self._max_tokens))
 
     def _kept(
         self, store: RecordStore[Pair], marks: bytes | bytearray, mark: int, sides: list[_Side]
@@ -319,7 +341,11 @@ def _row(text: str, tokenizer: Tokenizer, where: str) -> npt.NDArray[np.int32]:
     ids = tokenizer.encode_array(text)
     if (ids == tokenizer.eos_id).any():
         raise DataError(
-            f"{where}: the tokenizer encodes a part of this text as its EOS token, so the row would seem to end there",
-            advice="Use a tokenizer whose EOS token is not also its token for unknown characters, or bpe.",
+            tr(
+                "{where}: the tokenizer encodes a part of this text as its EOS token, so the row "
+                "would seem to end there",
+                where,
+            ),
+            advice=tr("Use a tokenizer whose EOS token is not also its token for unknown characters, or bpe."),
         )
     return np.append(ids, np.int32(tokenizer.eos_id))

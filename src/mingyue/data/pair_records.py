@@ -11,9 +11,10 @@ from mingyue.data.formats import ABSENT, json_objects, text_value
 from mingyue.data.report import BadRecords
 from mingyue.data.sources import Kind
 from mingyue.errors import DataError, SettingsError
+from mingyue.words import joined, tr
 
 _DEFAULTS = tuple(PairSettings.model_fields[name].default for name in ("source_field", "target_field"))
-_ADVICE = "Name the two sides with --source-field and --target-field."
+_ADVICE = tr("Name the two sides with --source-field and --target-field.")
 _SHOWN = 40  # characters of a text in a note
 
 
@@ -56,7 +57,7 @@ def _json(lines: Iterable[str], name: str, fields: Fields, bad: BadRecords) -> I
     for number, record in json_objects(enumerate(lines, start=1), name, bad):
         texts: list[str] = []
         for field in fields:
-            where = f"{name}, line {number}"
+            where = tr("{name}, line {number}", name, number)
             text = text_value(_find(record, field), field, where, bad, keys=_keys(record), advice=_ADVICE)
             if text is None:
                 break
@@ -91,23 +92,25 @@ def _columns(rows: Iterable[tuple[int, list[str]]], name: str, fields: Fields, b
     for line, row in rows:
         if len(row) <= 1 and not "".join(row).strip():
             continue
-        where = f"{name}, line {line}"
+        where = tr("{name}, line {line}", name, line)
         if columns is None:
             found, header = _sides_of(row, where, fields)
             if max(found) >= len(row):
-                message = f"column {max(found) + 1} was asked for, and there {_are(len(row))}"
-                bad("row with too few columns", where, message, _ADVICE)
+                message = tr("column {found} was asked for, and there {are}", max(found) + 1, _are(len(row)))
+                bad(tr("row with too few columns"), where, message, _ADVICE)
                 continue
             columns, first, width = found, line, len(row)
             if header:
                 continue
             one, other = (row[column][:_SHOWN] for column in columns)
-            bad.report.note(f"{name} has no header that names the sides; its first pair is {one!r} → {other!r}")
+            bad.report.note(
+                tr("{name} has no header that names the sides; its first pair is {one!r} → {other!r}", name, one, other)
+            )
         if len(row) == width:
             yield Sides(row[columns[0]], row[columns[1]], line)
         else:
-            message = f"there {_are(len(row))}, and line {first} has {width}"
-            bad("row with another number of columns", where, message)
+            message = tr("there {are}, and line {first} has {width}", _are(len(row)), first, width)
+            bad(tr("row with another number of columns"), where, message)
 
 
 def _sides_of(row: list[str], where: str, fields: Fields) -> tuple[tuple[int, int], bool]:
@@ -119,8 +122,8 @@ def _sides_of(row: list[str], where: str, fields: Fields) -> tuple[tuple[int, in
     if absent:
         shown = ", ".join(repr(cell[:40]) for cell in row[:8])
         raise DataError(
-            f"{where}: no column {absent[0]!r}; columns found: {shown}",
-            advice=f"{_ADVICE} Columns without names are numbered from 1.",
+            tr("{where}: no column {absent!r}; columns found: {shown}", where, absent[0], shown),
+            advice=joined([_ADVICE, tr("Columns without names are numbered from 1.")]),
         )
     source, target = (column or 0 for column in found)
     return (source, target), not all(field.isdecimal() for field in fields)
@@ -128,7 +131,7 @@ def _sides_of(row: list[str], where: str, fields: Fields) -> tuple[tuple[int, in
 
 def _number(field: str) -> int:
     if int(field) < 1:
-        raise SettingsError(f"there is no column {field}: columns are numbered from 1", advice=_ADVICE)
+        raise SettingsError(tr("there is no column {field}: columns are numbered from 1", field), advice=_ADVICE)
     return int(field) - 1
 
 
@@ -137,4 +140,4 @@ def _index(row: list[str], field: str) -> int | None:
 
 
 def _are(columns: int) -> str:
-    return f"is {columns} column" if columns == 1 else f"are {columns} columns"
+    return tr("is {columns} column", columns) if columns == 1 else tr("are {columns} columns", columns)

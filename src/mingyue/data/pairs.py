@@ -19,11 +19,12 @@ from mingyue.data.reading import Gauge, open_text
 from mingyue.data.report import BadRecords, Progress, ReadReport
 from mingyue.data.sources import Source, expand_sources
 from mingyue.errors import DataError
+from mingyue.words import listed, stored, tr
 
 Part = Literal["train", "valid"]
-EMPTY_SOURCE, EMPTY_TARGET, DUPLICATE = "empty source", "empty target", "duplicate"
-TOO_LONG = "too long"
-_NO_TEXT = "pair with half a surrogate pair, or bytes that do not fit the encoding"
+EMPTY_SOURCE, EMPTY_TARGET, DUPLICATE = tr("empty source"), tr("empty target"), "duplicate"
+TOO_LONG = tr("too long")
+_NO_TEXT = tr("pair with half a surrogate pair, or bytes that do not fit the encoding")
 
 
 class Pair(NamedTuple):
@@ -103,7 +104,7 @@ def read_pairs(
             bad(
                 _NO_TEXT,
                 pair.where,
-                "half of a surrogate pair, or bytes that do not fit the encoding: this is not text",
+                tr("half of a surrogate pair, or bytes that do not fit the encoding: this is not text"),
             )
             continue
         reason = _reason(pair, seen)
@@ -127,14 +128,19 @@ def pair_digest(source: str, target: str) -> bytes:
 
 def nothing_left(names: Sequence[str], lost: Mapping[str, int]) -> DataError:
     """The error when all pairs were left out: how many there were, and why."""
-    reasons = [f"{count:,} × {reason}" for reason, count in lost.items() if count]
+    reasons = [tr("{count:,} × {reason}", count, stored(reason)) for reason, count in lost.items() if count]
     total = sum(lost.values())
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    shown: str = ", ".join(names[:4])
+    if len(names) > 4:
+        shown = shown + tr(" and {n_names} more", len(names) - 4)
     if not total:
-        return DataError(f"no pairs were read from {shown}: 0 pairs", advice="Name files that hold pairs of texts.")
+        return DataError(
+            tr("no pairs were read from {shown}: 0 pairs", shown),
+            advice=tr("Name files that hold pairs of texts."),
+        )
     return DataError(
-        f"no pair is left of {shown}: {total:,} read, {total:,} left out ({', '.join(reasons)})",
-        advice="Each pair needs text on both sides, short enough for the model's context.",
+        tr("no pair is left of {shown}: {total:,} read, {total:,} left out ({reasons})", shown, total, listed(reasons)),
+        advice=tr("Each pair needs text on both sides, short enough for the model's context."),
     )
 
 
@@ -144,15 +150,17 @@ def _names(settings: PairSettings, part: Part) -> tuple[str, ...]:
     everything += (*settings.valid_source, *settings.valid_target, *settings.valid_pairs)
     if everything.count("-") > 1:
         raise DataError(
-            "standard input was named more than once, but can only be read once", advice="Name files instead."
+            tr("standard input was named more than once, but can only be read once"), advice=tr("Name files instead.")
         )
     records = settings.pairs if part == "train" else settings.valid_pairs
     sources = settings.source if part == "train" else settings.valid_source
     targets = settings.target if part == "train" else settings.valid_target
     names = records or tuple(name for both in zip(sources, targets, strict=True) for name in both)
     if not names:
-        options = "--source and --target, or --pairs" if part == "train" else "--valid-source and --valid-target"
-        raise DataError(f"no pairs of the {part} part were named", advice=f"Give {options}.")
+        options = (
+            tr("--source and --target, or --pairs") if part == "train" else tr("--valid-source and --valid-target")
+        )
+        raise DataError(tr("no pairs of the {part} part were named", part), advice=tr("Give {options}.", options))
     return names
 
 
@@ -187,10 +195,19 @@ def _aligned_pairs(
 def _unequal(source: Source, target: Source, longer: Source, first_bad: int, most: int) -> DataError:
     counts = [most if file is longer else first_bad - 1 for file in (source, target)]
     return DataError(
-        f"{source.name} has {counts[0]:,} lines and {target.name} has {counts[1]:,}: "
-        f"line {first_bad:,} of {longer.name} has no partner",
-        advice="Line n of one file belongs to line n of the other; a missing line shifts all that follow. "
-        "Repair the files, or name two that belong together.",
+        tr(
+            "{name} has {counts:,} lines and {name_2} has {counts_2:,}: line {first_bad:,} of {name_3} has no partner",
+            source.name,
+            counts[0],
+            target.name,
+            counts[1],
+            first_bad,
+            longer.name,
+        ),
+        advice=tr(
+            "Line n of one file belongs to line n of the other; a missing line shifts all that "
+            "follow. Repair the files, or name two that belong together."
+        ),
     )
 
 
@@ -216,7 +233,10 @@ def _record_pairs(
 def _one_file(name: str, report: ReadReport) -> Source:
     files = expand_sources([name], report)
     if len(files) != 1 or not (files[0].named or files[0].repeatable):
-        raise DataError(f"{name} is {len(files):,} files, and one was expected", advice="Name each file by itself.")
+        raise DataError(
+            tr("{name} is {n_files:,} files, and one was expected", name, len(files)),
+            advice=tr("Name each file by itself."),
+        )
     refuse_other_kinds(files[0])
     return files[0]
 
@@ -225,8 +245,8 @@ def refuse_other_kinds(file: Source) -> None:
     """Raise `DataError` for Parquet files and data sets of a hub, which pairs are not read from."""
     if file.kind in ("hub", "parquet"):
         raise DataError(
-            f"{file.name}: pairs are not read from {'a hub' if file.kind == 'hub' else 'Parquet'}",
-            advice="Save them as two aligned text files, or as TSV, CSV or JSON lines.",
+            tr("{name}: pairs are not read from {value}", file.name, "a hub" if file.kind == "hub" else "Parquet"),
+            advice=tr("Save them as two aligned text files, or as TSV, CSV or JSON lines."),
         )
 
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from mingyue.data.formats import DEFAULT_FIELD, Record, no_column
 from mingyue.data.report import BadRecords
 from mingyue.errors import DataError, MissingExtraError
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH = 4096  # rows
-_ADVICE = "Write or download the file again."
+_ADVICE = tr("Write or download the file again.")
 
 
 def parquet_records(file: Path | BinaryIO, name: str, field: str | None, bad: BadRecords) -> Iterator[Record]:
@@ -27,7 +28,7 @@ def parquet_records(file: Path | BinaryIO, name: str, field: str | None, bad: Ba
         import pyarrow.parquet as pq
     except ImportError:
         raise MissingExtraError(
-            f"reading {name} needs pyarrow", advice="Install the extra: pip install 'mingyue[data]'."
+            tr("reading {name} needs pyarrow", name), advice=tr("Install the extra: pip install 'mingyue[data]'.")
         ) from None
     column = field or DEFAULT_FIELD
     # pyarrow raises OSError for damaged pages; for a file that is read over a network it may also be the network's
@@ -36,7 +37,7 @@ def parquet_records(file: Path | BinaryIO, name: str, field: str | None, bad: Ba
         table = pq.ParquetFile(file, page_checksum_verification=True)
         names = table.schema_arrow.names
     except damage as error:
-        raise DataError(f"{name} is not a complete Parquet file: {error}", advice=_ADVICE) from None
+        raise DataError(tr("{name} is not a complete Parquet file: {error}", name, error), advice=_ADVICE) from None
     if column not in names:
         raise no_column(name, column, names)
     row = 0
@@ -49,10 +50,17 @@ def parquet_records(file: Path | BinaryIO, name: str, field: str | None, bad: Ba
                     if isinstance(value, str):
                         yield Record(value, row)
                     else:
-                        _refuse(value, column, f"{name}, row {row}", bad)
+                        _refuse(value, column, tr("{name}, row {row}", name, row), bad)
         except damage as error:
-            where = f"{name}, row group {group + 1} of {table.num_row_groups} (rows {row + 1:,} to {end:,})"
-            bad("row of a damaged row group", where, f"damaged: {error}", _ADVICE, count=end - row)
+            where = tr(
+                "{name}, row group {group} of {num_row_groups} (rows {row:,} to {end:,})",
+                name,
+                group + 1,
+                table.num_row_groups,
+                row + 1,
+                end,
+            )
+            bad(tr("row of a damaged row group"), where, tr("damaged: {error}", error), _ADVICE, count=end - row)
             row = end
 
 
@@ -73,7 +81,16 @@ def _decoded(value: bytes | None) -> str | bytes | None:
 
 def _refuse(value: object, column: str, where: str, bad: BadRecords) -> None:
     if isinstance(value, bytes):
-        bad("record that is not UTF-8", where, f"{column!r} holds bytes that are not UTF-8", _ADVICE)
+        bad(
+            tr("record that is not UTF-8"),
+            where,
+            tr("{column!r} holds bytes that are not UTF-8", column),
+            _ADVICE,
+        )
         return
     what = "empty" if value is None else type(value).__name__
-    bad(f"record whose {column!r} is not text", where, f"{column!r} is {what}, not text")
+    bad(
+        tr("record whose {column!r} is not text", column),
+        where,
+        tr("{column!r} is {what}, not text", column, what),
+    )

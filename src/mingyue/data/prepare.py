@@ -25,6 +25,7 @@ from mingyue.data.unseen import begin_id, from_ranges, to_ranges, unseen_ids
 from mingyue.files import write_text_atomically
 from mingyue.parsing import as_record
 from mingyue.text import Tokenizer, make_tokenizer
+from mingyue.words import tr
 
 _BEGINNING = 1 << 20  # tokens of a text that show how its lines end
 _SHOWN = 1 << 18  # characters of a text whose encoding is worth showing in steps
@@ -140,7 +141,7 @@ def _key(settings: DataSettings, tokenizer: TokenizerSettings) -> str | None:
     how = settings.model_dump(exclude={"sources", "attend_across_documents"})
     identity: list[object] = [FORMAT, sources, how, tokenizer.model_dump()]
     if len(sources) > 1:
-        identity.append("held out of each file")  # older versions took the end of the last one
+        identity.append(tr("held out of each file"))  # older versions took the end of the last one
     return key_of(identity, tokenizer)
 
 
@@ -154,7 +155,13 @@ def _read(settings: DataSettings, store: PieceStore, report: ReadReport, progres
         store.add(StoredPiece(piece.text, piece.tail, piece.first, piece.last))
     splits = store.splits(settings.held_out)
     if settings.held_out and not any(split.held_out for split in splits):
-        report.note(f"{store.characters} characters are too few to hold out {settings.held_out:.1%} of them")
+        report.note(
+            tr(
+                "{characters} characters are too few to hold out {held_out:.1%} of them",
+                store.characters,
+                settings.held_out,
+            )
+        )
     if (sentence := describe_split(splits)) is not None:
         report.note(sentence)
     return splits
@@ -164,8 +171,13 @@ def _note_repeats(counts: _Counts, report: ReadReport) -> None:
     if counts.repeated_documents:
         share = counts.repeated_characters / counts.held_out_characters
         report.note(
-            f"{counts.repeated_documents:,} of {counts.held_out_documents:,} held-out documents "
-            f"({share:.0%} of the held-out characters) are trained on as well"
+            tr(
+                "{repeated_documents:,} of {held_out_documents:,} held-out documents ({share:.0%} of "
+                "the held-out characters) are trained on as well",
+                counts.repeated_documents,
+                counts.held_out_documents,
+                share,
+            )
         )
 
 

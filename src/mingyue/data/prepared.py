@@ -24,6 +24,7 @@ from mingyue.files import explain_os_error, seal_holds, sealed, write_text_atomi
 from mingyue.parsing import read_json_object
 from mingyue.paths import path_of
 from mingyue.text import Tokenizer
+from mingyue.words import tr
 
 TOKENIZER = "tokenizer.json"
 FORMAT = 1
@@ -56,7 +57,13 @@ class PreparedFolder:
             with suppress(DataError):  # damaged: prepare it again
                 found = load(self.path)
                 report: ReadReport = found[-1]
-                report.note(f"the tokens in {self.path} are of the same {self.content} and settings: used again")
+                report.note(
+                    tr(
+                        "the tokens in {path} are of the same {content} and settings: used again",
+                        self.path,
+                        self.content,
+                    )
+                )
                 return found
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -66,7 +73,7 @@ class PreparedFolder:
             manifest = {"format": FORMAT, "key": key, **made, "digests": digests_of(files)}
             write_text_atomically(self.path / self.manifest, json.dumps(sealed(manifest), indent=1) + "\n")
         except OSError as error:
-            message, advice = explain_os_error(f"the prepared {self.content}", self.path, error)
+            message, advice = explain_os_error(tr("the prepared {content}", self.content), self.path, error)
             raise DataError(message, advice=advice) from None
         return load(self.path)
 
@@ -80,20 +87,32 @@ class PreparedFolder:
         path = self.path / self.manifest
         if manifest is None:
             raise DataError(
-                f"{self.path} holds no prepared {self.content}: its {self.manifest} is missing or cannot be read",
+                tr(
+                    "{path} holds no prepared {content}: its {manifest} is missing or cannot be read",
+                    self.path,
+                    self.content,
+                    self.manifest,
+                ),
                 advice=PREPARE_AGAIN,
             )
         if manifest.get("format") != FORMAT:
             raise DataError(
-                f"{path} has format version {manifest.get('format')}; this program reads {FORMAT}",
+                tr(
+                    "{path} has format version {format}; this program reads {format_2}",
+                    path,
+                    manifest.get("format"),
+                    FORMAT,
+                ),
                 advice=PREPARE_AGAIN,
             )
         if not seal_holds(manifest):
-            raise DataError(f"{path} is damaged: its checksum does not match its content", advice=PREPARE_AGAIN)
+            raise DataError(
+                tr("{path} is damaged: its checksum does not match its content", path), advice=PREPARE_AGAIN
+            )
         try:
             yield manifest
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{path} is damaged: {error!r}", advice=PREPARE_AGAIN) from None
+            raise DataError(tr("{path} is damaged: {error!r}", path, error), advice=PREPARE_AGAIN) from None
         except TokenizerError as error:
             raise DataError(error.message, advice=PREPARE_AGAIN) from None
 

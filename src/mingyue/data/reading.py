@@ -18,13 +18,14 @@ from mingyue.data.report import BadRecords, Progress, ReadReport
 from mingyue.data.sources import Source, expand_sources, opened, unchanged
 from mingyue.data.split import Part, Separator, parse_separator, split_documents
 from mingyue.errors import DataError
+from mingyue.words import joined, stored, tr
 
 _LINE_FORMATS: dict[str, Callable[[Iterable[str], str, str | None, BadRecords], Iterator[Record]]] = {
     "jsonl": json_records,
     "csv": csv_records,
     "tsv": tsv_records,
 }
-_EMPTY = "file without text (empty, or only whitespace)"
+_EMPTY = tr("file without text (empty, or only whitespace)")
 _FILES_NAMED = 5  # files with a detected encoding that are named one by one; the others are in the counts
 
 
@@ -72,7 +73,7 @@ def read_pieces(settings: DataSettings, report: ReadReport, progress: Progress |
     separator = parse_separator(settings.separator)
     sources = expand_sources(settings.sources, report, with_field=settings.field is not None)
     if settings.field is not None and all(source.kind == "text" for source in sources):
-        report.note(f"--field {settings.field} is not used: it is for JSON lines, CSV, TSV and Parquet")
+        report.note(tr("--field {field} is not used: it is for JSON lines, CSV, TSV and Parquet", settings.field))
     before = report.documents
     gauge = Gauge(sources, progress)
     for number, source in enumerate(sources):
@@ -87,7 +88,7 @@ def read_pieces(settings: DataSettings, report: ReadReport, progress: Progress |
             binary = isinstance(error, NotTextError)
             if not settings.skip_bad and (source.named or not binary):
                 raise
-            report.drop("binary file" if binary else "file whose encoding is uncertain", source.name)
+            report.drop(tr("binary file") if binary else tr("file whose encoding is uncertain"), source.name)
         advance(source.size)
     if report.documents == before:
         raise _no_text(sources, report)
@@ -141,7 +142,14 @@ def open_text(
         report.files += 1
         report.count_encoding(encoding.label)
         if encoding.label.endswith("(detected)") and report.encodings[encoding.label] <= _FILES_NAMED:
-            report.note(f"{source.name}: read as {encoding.codec}: {encoding.evidence}; --encoding sets another")
+            report.note(
+                tr(
+                    "{name}: read as {codec}: {evidence}; --encoding sets another",
+                    source.name,
+                    encoding.codec,
+                    encoding.evidence,
+                )
+            )
         yield encoding, _counted(read_text(source.name, open_bytes, encoding), advance)
 
 
@@ -193,8 +201,12 @@ def _sound(parts: Iterable[Part], source: Source, bad: BadRecords) -> Iterator[P
         if wrong is None:
             yield from held
         else:
-            message = "the bytes do not fit the encoding"
-            bad("document that does not fit the encoding", f"{source.name}, line {wrong}", message)
+            message = tr("the bytes do not fit the encoding")
+            bad(
+                tr("document that does not fit the encoding"),
+                tr("{name}, line {wrong}", source.name, wrong),
+                message,
+            )
         held.clear()
         wrong = None
 
@@ -206,7 +218,10 @@ def _records(records: Iterable[Record], source: Source, separator: Separator, re
             seen = True
             yield Piece(part.text, part.tail, source.name, record.line, part.first, part.last)
         if not seen:
-            report.drop("record without text (empty, or only whitespace)", f"{source.name}, line {record.line}")
+            report.drop(
+                tr("record without text (empty, or only whitespace)"),
+                tr("{name}, line {line}", source.name, record.line),
+            )
 
 
 def _counted(chunks: Iterable[str], advance: Callable[[int], None]) -> Iterator[str]:
@@ -217,8 +232,15 @@ def _counted(chunks: Iterable[str], advance: Callable[[int], None]) -> Iterator[
 
 
 def _no_text(sources: list[Source], report: ReadReport) -> DataError:
-    names = ", ".join(source.name for source in sources[:3]) + (f" and {len(sources) - 3} more" * (len(sources) > 3))
+    names: str = ", ".join(source.name for source in sources[:3])
+    if len(sources) > 3:
+        names = names + tr(" and {n_sources} more", len(sources) - 3)
     size = sum(source.size for source in sources)
-    reasons = "; ".join(f"{count} × {reason}" for reason, count in report.dropped.items())
-    message = f"there is no text in {names} ({size:,} bytes): {reasons or 'no records'}"
-    return DataError(message, advice="Name a file that holds text.")
+    reasons = [tr("{count:,} × {reason}", count, stored(reason)) for reason, count in report.dropped.items()]
+    message = tr(
+        "there is no text in {names} ({size:,} bytes): {reasons}",
+        names,
+        size,
+        joined(reasons, en="; ", zh="；") if reasons else tr("no records"),
+    )
+    return DataError(message, advice=tr("Name a file that holds text."))

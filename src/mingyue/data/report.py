@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, Self
 
 from mingyue.errors import DataError
+from mingyue.words import Words, joined, listed, stored, tr
 
 
 class Progress(Protocol):
@@ -61,26 +62,34 @@ class ReadReport:
 
     def describe(self) -> list[str]:
         """The report as lines for a person."""
-        counts = f"{_many(self.characters, 'character')}, {_many(self.bytes, 'byte')} as UTF-8"
-        lines = [f"read {_many(self.files, 'file')}: {self._kept()}, {counts}"]
+        counts = tr("{many}, {many_2} as UTF-8", _characters(self.characters), _bytes(self.bytes))
+        lines: list[str] = [tr("read {many}: {kept}, {counts}", _files(self.files), self._kept(), counts)]
         if self.encodings:
             ordered = sorted(self.encodings.items(), key=lambda item: (-item[1], item[0]))
-            lines.append("encoding: " + ", ".join(f"{label} ({_many(n, 'file')})" for label, n in ordered))
+            counted = [tr("{label} ({many})", stored(label), _files(n)) for label, n in ordered]
+            lines.append(tr("encoding: ") + listed(counted))
         if self.dropped:
-            parts = [f"{n:,} × {reason} (first: {self.examples[reason]})" for reason, n in self.dropped.items()]
-            lines.append("left out: " + "; ".join(parts))
+            parts = [
+                tr("{n:,} × {reason} (first: {examples})", n, stored(reason), self.examples[reason])
+                for reason, n in self.dropped.items()
+            ]
+            lines.append(tr("left out: ") + joined(parts, en="; ", zh="；"))
         if self.vocab_size:
             lines.append(self._sizes())
         return lines + self.notes
 
     def _kept(self) -> str:
-        return _many(self.documents, "document")
+        return _documents(self.documents)
 
     def _sizes(self) -> str:
         share = self.held_out_characters / self.characters if self.characters else 0.0
-        return (
-            f"tokens: {self.train_tokens:,} to train on, {self.held_out_tokens:,} held out "
-            f"({share:.1%} of the characters); vocabulary {self.vocab_size:,}"
+        return tr(
+            "tokens: {train_tokens:,} to train on, {held_out_tokens:,} held out ({share:.1%} of "
+            "the characters); vocabulary {vocab_size:,}",
+            self.train_tokens,
+            self.held_out_tokens,
+            share,
+            self.vocab_size,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,16 +117,24 @@ class PairReport(ReadReport):
     source_vocab_size: int = 0
 
     def _kept(self) -> str:
-        return f"{_many(self.documents, 'pair')} kept"
+        return tr("{many} kept", _pairs(self.documents))
 
     def _sizes(self) -> str:
         vocabulary = f"{self.vocab_size:,}"
         if self.source_vocab_size != self.vocab_size:
-            vocabulary = f"{self.source_vocab_size:,} for sources, {self.vocab_size:,} for targets"
-        return (
-            f"pairs: {self.train_pairs:,} to train on ({self.train_source_tokens:,} source tokens, "
-            f"{self.train_tokens:,} target tokens), {self.valid_pairs:,} held out "
-            f"({self.held_out_tokens:,} target tokens); vocabulary {vocabulary}"
+            vocabulary = tr(
+                "{source_vocab_size:,} for sources, {vocab_size:,} for targets", self.source_vocab_size, self.vocab_size
+            )
+        return tr(
+            "pairs: {train_pairs:,} to train on ({train_source_tokens:,} source tokens, "
+            "{train_tokens:,} target tokens), {valid_pairs:,} held out ({held_out_tokens:,} "
+            "target tokens); vocabulary {vocabulary}",
+            self.train_pairs,
+            self.train_source_tokens,
+            self.train_tokens,
+            self.valid_pairs,
+            self.held_out_tokens,
+            vocabulary,
         )
 
 
@@ -135,15 +152,34 @@ class BadRecords:
         if self.skip:
             self.report.drop(reason, where, count=count)
             return
-        offer = "--skip-bad leaves such records out and counts them." if self.offers else None
+        offer = tr("--skip-bad leaves such records out and counts them.") if self.offers else None
         parts = [part for part in (advice, offer) if part]
-        raise DataError(f"{where}: {message}", advice=" ".join(parts) or None)
+        message = tr("{where}: {message}", where, message)
+        raise DataError(message, advice=joined(parts) if parts else None)
 
 
 def readable(name: str) -> str:
     """A file name that can be printed and stored: bytes that are not UTF-8 (lone surrogates in Python) are escaped."""
+    if isinstance(name, Words):
+        return name.mapped(readable)
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _many(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+def _files(n: int) -> str:
+    return tr("{n:,} file", n) if n == 1 else tr("{n:,} files", n)
+
+
+def _documents(n: int) -> str:
+    return tr("{n:,} document", n) if n == 1 else tr("{n:,} documents", n)
+
+
+def _characters(n: int) -> str:
+    return tr("{n:,} character", n) if n == 1 else tr("{n:,} characters", n)
+
+
+def _bytes(n: int) -> str:
+    return tr("{n:,} byte", n) if n == 1 else tr("{n:,} bytes", n)
+
+
+def _pairs(n: int) -> str:
+    return tr("{n:,} pair", n) if n == 1 else tr("{n:,} pairs", n)

@@ -23,6 +23,7 @@ from mingyue.data.report import ReadReport, readable
 from mingyue.errors import DataError, SettingsError
 from mingyue.files import explain_os_error, reason_of
 from mingyue.paths import path_of
+from mingyue.words import joined, tr
 
 Kind = Literal["text", "jsonl", "csv", "tsv", "parquet", "hub"]
 _KINDS: dict[str, Kind] = {
@@ -34,7 +35,7 @@ _KINDS: dict[str, Kind] = {
 }
 _DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 _State = tuple[int, int, int, int]  # of a file: device, number, size, time of change
-_AGAIN = "file that is read under another name"
+_AGAIN = tr("file that is read under another name")
 _IN_MEMORY = 1 << 24  # bytes of a file that is read once; a larger one is read twice, first to find its encoding
 
 
@@ -63,7 +64,9 @@ def expand_sources(sources: Sequence[str], report: ReadReport, *, with_field: bo
     for nothing.
     """
     if not sources:
-        raise DataError("no text was named", advice="Name a file, a folder, a known corpus, or - for standard input.")
+        raise DataError(
+            tr("no text was named"), advice=tr("Name a file, a folder, a known corpus, or - for standard input.")
+        )
     found: list[Source] = []
     seen: dict[str, bool] = {}  # whether the user named it
     for name in sources:
@@ -72,7 +75,7 @@ def expand_sources(sources: Sequence[str], report: ReadReport, *, with_field: bo
             key = source.name if source.path is None else os.path.normcase(source.path.resolve())
             if key in seen:
                 if source.named or seen[key]:
-                    report.note(f"{source.name} was named more than once: it is read once")
+                    report.note(tr("{name} was named more than once: it is read once", source.name))
                 else:
                     report.drop(_AGAIN, source.name)
                 continue
@@ -143,7 +146,7 @@ def _state(found: os.stat_result) -> _State:
 
 
 def _changed(source: Source) -> DataError:
-    return DataError(f"{source.name} was changed while it was read", advice=READ_AGAIN)
+    return DataError(tr("{name} was changed while it was read", source.name), advice=READ_AGAIN)
 
 
 def _spooled(source: Source) -> Generator[Opener]:
@@ -170,8 +173,8 @@ def _pour(pipe: BinaryIO, copy: tempfile.SpooledTemporaryFile[bytes]) -> None:
             copy.write(data)
         except OSError as error:
             folder = Path(os.environ.get("TMPDIR", "/tmp"))
-            message, _ = explain_os_error("a temporary copy of the text", folder, error)
-            raise DataError(message, advice="Free some space, or set TMPDIR to another folder.") from error
+            message, _ = explain_os_error(tr("a temporary copy of the text"), folder, error)
+            raise DataError(message, advice=tr("Free some space, or set TMPDIR to another folder.")) from error
 
 
 @contextmanager
@@ -180,15 +183,16 @@ def _readable(name: str) -> Generator[None]:
         yield
     except _DAMAGE as error:
         raise DataError(
-            f"{name} is damaged, or not compressed by gzip: {error}", advice="Download or compress it again."
+            tr("{name} is damaged, or not compressed by gzip: {error}", name, error),
+            advice=tr("Download or compress it again."),
         ) from None
     except OSError as error:
-        raise DataError(f"{name} cannot be read: {reason_of(error)}") from None
+        raise DataError(tr("{name} cannot be read: {reason}", name, reason_of(error))) from None
 
 
 def _expand(name: str, report: ReadReport, *, with_field: bool) -> Iterator[Source]:
     if name == "-":
-        yield Source("standard input", "jsonl" if with_field else "text", None, named=True)
+        yield Source(tr("standard input"), "jsonl" if with_field else "text", None, named=True)
         return
     if name.startswith("hf://"):
         yield Source(name, "hub", None, named=True)
@@ -231,11 +235,14 @@ def _folder(folder: Path, report: ReadReport) -> Iterator[Source]:
     own = own_folder(entries_of(folder))
     if own is not None:
         raise DataError(
-            f"{folder} is a {own} of Mingyue, not text", advice="Name the text that it was made from, or single files."
+            tr("{folder} is a {own} of Mingyue, not text", folder, own),
+            advice=tr("Name the text that it was made from, or single files."),
         )
     found = files_of_folder(folder, report)
     if not found:
-        raise DataError(f"the folder {folder} holds no files to read", advice="Name another folder, or files.")
+        raise DataError(
+            tr("the folder {folder} holds no files to read", folder), advice=tr("Name another folder, or files.")
+        )
     for path in found:
         yield _file(path, str(path), named=False)
 
@@ -245,9 +252,9 @@ def _nothing(name: str, path: Path) -> DataError:
     with suppress(OSError):
         near = nearest(path.name, [entry.name for entry in path.parent.iterdir()])
     corpus = nearest(name, CORPORA)
-    hints = [f"Did you mean {path.parent / near}?"] if near else []
-    hints += [f"There is a known corpus {corpus}."] if corpus else []
+    hints = [tr("Did you mean {folder}?", path.parent / near)] if near else []
+    hints += [tr("There is a known corpus {corpus}.", corpus)] if corpus else []
     return DataError(
-        f"there is no file, folder or known corpus {name}",
-        advice=" ".join(hints) or "Check the name; `mingyue data list` shows the known corpora.",
+        tr("there is no file, folder or known corpus {name}", name),
+        advice=joined(hints) if hints else tr("Check the name; `mingyue data list` shows the known corpora."),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mingyue.errors import SettingsError
+from mingyue.words import tr
 
 PIECE_CHARACTERS = 1 << 23
 """A longer document is split into pieces of about this many characters, so that memory is bounded."""
@@ -50,7 +51,7 @@ def parse_separator(value: str) -> Separator:
     text = re.sub(r"\\([nt\\])", lambda match: {"n": "\n", "t": "\t", "\\": "\\"}[match[1]], value)
     if not text:
         raise SettingsError(
-            "the separator is empty", advice="Use file, blank-line, line, or the text between documents."
+            tr("the separator is empty"), advice=tr("Use file, blank-line, line, or the text between documents.")
         )
     return Separator(re.compile(re.escape(text)))
 

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Generic, NamedTuple, Self, TypeVar, cast
 from mingyue.data.holdout import FileSplit, spread_over_files
 from mingyue.errors import DataError
 from mingyue.files import explain_os_error
+from mingyue.words import tr
 
 MEMORY_BYTES = 1 << 28
 _OVERHEAD = 250  # bytes of Python objects around a record
@@ -97,7 +98,7 @@ class RecordStore(Generic[RecordT]):
             raise self._refused(error) from None
 
     def _refused(self, error: OSError) -> DataError:
-        message, advice = explain_os_error("a temporary copy of the text", self._folder, error)
+        message, advice = explain_os_error(tr("a temporary copy of the text"), self._folder, error)
         return DataError(message, advice=advice)
 
 

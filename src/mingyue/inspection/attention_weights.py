@@ -15,10 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mingyue.errors import NothingToShowError
 from mingyue.inspection.capture import capture
+from mingyue.inspection.labels import token_at
 from mingyue.inspection.parts import AttentionPart, Part
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.words import NothingToShowError, Words
+from mingyue.words import Words
 
 MOST_CELLS_KEPT = 1 << 24
 """Weights of one part, all layers and heads together; beyond that blocks of tokens are kept."""
@@ -77,8 +79,19 @@ class PartWeights:
         """Whether rows and columns are blocks of tokens."""
         return self.weights_LHTS.shape[2:] != self.tokens
 
+    @property
+    def query_positions(self) -> list[str]:
+        """The position of each row, from 0; of a block of tokens the first and the last: 8–15."""
+        return _positions(self.tokens[0], len(self.rows))
 
-def _pieces(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    @property
+    def key_positions(self) -> list[str]:
+        """The same of each column."""
+        return _positions(self.tokens[1], len(self.columns))
+
+
+def pieces_of(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tokens of the queries and those of the keys."""
     queries = reading.source_pieces if part.name == "encoder" else reading.pieces
     keys = reading.pieces if part.causal else reading.source_pieces
     return queries, keys
@@ -86,7 +99,7 @@ def _pieces(part: AttentionPart, reading: Reading) -> tuple[tuple[str, ...], tup
 
 def check_size(part: AttentionPart, reading: Reading) -> None:
     """Raise `NothingToShowError` for a text of which one layer has more than `MOST_CELLS_OF_A_LAYER` weights."""
-    n_queries, n_keys = map(len, _pieces(part, reading))
+    n_queries, n_keys = map(len, pieces_of(part, reading))
     cells = part.n_heads * n_queries * n_keys
     if cells > MOST_CELLS_OF_A_LAYER:
         raise NothingToShowError(
@@ -104,7 +117,7 @@ def part_weights(
     subject: Subject, reading: Reading, part: AttentionPart, layer: int | None = None, head: int | None = None
 ) -> PartWeights:
     """The weights of a part: of all layers and heads, or of one layer, one head in all layers, or one head."""
-    queries, keys = _pieces(part, reading)
+    queries, keys = pieces_of(part, reading)
     layers = tuple(range(part.n_layers)) if layer is None else (layer,)
     heads = tuple(range(part.n_heads)) if head is None else (head,)
     allowed_TS = part.allowed(len(queries), len(keys)).to(subject.device)
@@ -112,7 +125,7 @@ def part_weights(
     whole = n_maps * allowed_TS.numel() <= MOST_CELLS_KEPT
     side = max(len(queries), len(keys)) if whole else math.isqrt(MOST_CELLS_KEPT // n_maps)
     kept, measured = list[Tensor](), list[list[Tensor]]()
-    for weights_HTS in _weights(subject, reading, part, layers, allowed_TS.numel()):
+    for weights_HTS in weights_of_layers(subject, reading, part, layers, allowed_TS.numel()):
         chosen_HTS = weights_HTS[list(heads)]
         kept.append(_in_blocks(chosen_HTS, side).cpu())
         measured.append(_measure(chosen_HTS, allowed_TS, part))
@@ -134,7 +147,7 @@ def part_weights(
     )
 
 
-def _weights(
+def weights_of_layers(
     subject: Subject, reading: Reading, part: AttentionPart, layers: Sequence[int], cells: int
 ) -> Iterator[Tensor]:
     """weights_HTS of each layer: from one forward pass if they fit, else from a pass for each layer."""
@@ -169,8 +182,18 @@ def _block_labels(pieces: Sequence[str], side: int) -> tuple[str, ...]:
     size = _blocks(len(pieces), side)
     if size == 1:
         return tuple(pieces)
-    starts = range(0, len(pieces), size)
-    return tuple(f"{start}–{min(start + size, len(pieces)) - 1}:{pieces[start]}…" for start in starts)
+    return tuple(
+        token_at(position, f"{pieces[number * size]}…")
+        for number, position in enumerate(_positions(len(pieces), -(-len(pieces) // size)))
+    )
+
+
+def _positions(n_tokens: int, n_blocks: int) -> list[str]:
+    size = _blocks(n_tokens, n_blocks)
+    if size == 1:
+        return [str(position) for position in range(n_tokens)]
+    ends = [(start, min(start + size, n_tokens) - 1) for start in range(0, n_tokens, size)]
+    return [str(start) if start == end else f"{start}–{end}" for start, end in ends]
 
 
 def _measure(weights_HTS: Tensor, allowed_TS: Tensor, part: AttentionPart) -> list[Tensor]:

@@ -6,14 +6,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, get_origin
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mingyue.config import Count, Seed, checked
+from mingyue.inspection.run_texts import RunTexts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
+from mingyue.words import Words
 
 Progress = Callable[[int, int], None]
 """Receives the amount done and the total."""
 Text = Reading | str | tuple[str, str]
 """A text already read, or to be read; for an encoder-decoder model (source, target)."""
+
+
+@dataclass(frozen=True)
+class TrainingSample:
+    """Rows of token ids of the text that a model was trained on, each read by itself."""
+
+    rows: Sequence[NDArray[np.int64]]
+    total: int
+    """Tokens of the text that the rows are drawn from."""
+    name: Words
+    """What the text is called."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +54,13 @@ FILE = Option("file", list[str], "UTF-8 file to read the text from.")
 SOURCE = Option("source", str, "Text to translate (same as --text).", architecture="encoder-decoder")
 TARGET = Option("target", str, "Translation to inspect.", "the model's own, beam 4", architecture="encoder-decoder")
 STEP = Option("step", Count, "Training step whose checkpoint is inspected.", "the final model, or the best so far")
+PART = Option(
+    "part",
+    str,
+    "Attention to show: encoder, decoder (its self-attention) or cross.",
+    "cross",
+    architecture="encoder-decoder",
+)
 SEED = Option("seed", Seed, "Random seed.", 0)
 ONE_TEXT = (TEXT, FILE, SOURCE, TARGET, STEP)
 """The options of a view of one text, or one pair of texts."""
@@ -63,6 +86,18 @@ class Inspected(Protocol):
 
     def probes(self, texts: Sequence[str]) -> Sequence[Text]:
         """The text of the inspection, if there is one, and further texts."""
+        ...
+
+    def training_sample(self, tokens: int, seed: int, corpus: str | None = None) -> TrainingSample:
+        """About `tokens` tokens of the training text of the run, or of the file `corpus`.
+
+        Raises `SettingsError` for a model that does not come from a run, if no file is given.
+        """
+        ...
+
+    @property
+    def run_texts(self) -> RunTexts | None:
+        """The texts of the run that trained the model; None where they are not at hand."""
         ...
 
     def film(self) -> View:

@@ -96,6 +96,7 @@ class FilmView(View):
                         for part in frame.parts
                     ],
                     "pieces_T": list(frame.pieces_T),
+                    "position_T": list(range(frame.first_position, frame.first_position + len(frame.pieces_T))),
                     "places_L": list(frame.places_L),
                     "words_LTK": frame.words_LTK,
                     "probabilities_LTK": to_lists(frame.probabilities_LTK),
@@ -130,7 +131,10 @@ class FilmView(View):
         if np.isfinite(frame.loss):
             label.append(Words(f"loss of this text {frame.loss:.3f}", f"这段文本的损失 {frame.loss:.3f}").of(language))
         words = [
-            [_word(*top) for top in zip(words_TK, values_TK, strict=True)]
+            [
+                _word(frame.read_at(number), language, *top)
+                for number, top in enumerate(zip(words_TK, values_TK, strict=True))
+            ]
             for words_TK, values_TK in zip(frame.words_LTK, frame.probabilities_LTK.tolist(), strict=True)
         ]
         maps = [StepMaps(part.bytes_LHTS, part.rows, part.columns) for part in frame.parts]
@@ -193,9 +197,10 @@ def film_view(
     return FilmView(tuple(frames), losses, tuple(left_out))
 
 
-def _word(words_K: Sequence[str], values_K: Sequence[float]) -> TextMark:
-    """The most likely token; the others on hover."""
-    lines = [f"{word}  {percent(value)}" for word, value in zip(words_K, values_K, strict=True)]
+def _word(read: str, language: Language, words_K: Sequence[str], values_K: Sequence[float]) -> TextMark:
+    """The most likely token; the others on hover, after the token that was read."""
+    lines = [Words(f"after {read}", f"读到 {read} 之后").of(language)]
+    lines += [f"{word}  {percent(value)}" for word, value in zip(words_K, values_K, strict=True)]
     return TextMark(words_K[0], values_K[0], lines)
 
 

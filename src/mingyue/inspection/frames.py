@@ -22,6 +22,7 @@ from safetensors.numpy import save
 
 from mingyue.files import write_bytes_atomically
 from mingyue.inspection.attention_weights import part_weights
+from mingyue.inspection.labels import token_at
 from mingyue.inspection.parts import Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.parsing import as_object, parse_json
@@ -77,6 +78,15 @@ class Frame:
     def watched(self) -> str:
         """The watched text: of a pair its source."""
         return self.text if self.source is None else self.source
+
+    @property
+    def first_position(self) -> int:
+        """The position of the first of `pieces_T` in the input of the (target side of the) model, from 0."""
+        return self.parts[-1].tokens[0] - len(self.pieces_T)
+
+    def read_at(self, number: int) -> str:
+        """The token `number` of `pieces_T` with its position."""
+        return token_at(self.first_position + number, self.pieces_T[number])
 
     @property
     def loss(self) -> float:

@@ -43,13 +43,17 @@ class PartHeads:
     part: Part
     scores: Mapping[Source, Scores]
     """By the probe texts that they were measured on."""
-    zero_LH: Floats | None
+    zero_LH: Floats | None = None
     """Change of the loss (nats per token) with the head's output at 0; above 0 = the head lowers the loss.
 
     None: not measured.
     """
-    mean_LH: Floats | None
+    mean_LH: Floats | None = None
     """The same when its output is its mean over the text."""
+    zero_error_LH: Floats | None = None
+    """The standard error of `zero_LH`; NaN where a single token was measured."""
+    mean_error_LH: Floats | None = None
+    """The standard error of `mean_LH`."""
 
     @property
     def shape(self) -> tuple[int, int]:

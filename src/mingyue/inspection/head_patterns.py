@@ -85,8 +85,8 @@ class Probe:
         )
 
 
-def random_probe(subject: Subject, seed: int) -> Probe:
-    """Random sequences, each repeated once; for an encoder-decoder model a source and an independent target.
+def random_probe(subject: Subject, seed: int, rows: int = PROBE_ROWS) -> Probe:
+    """`rows` random sequences, each repeated once; for an encoder-decoder model a source and an independent target.
 
     Raises `GenerationError` if context, window or vocabulary are too small for them.
     """
@@ -105,9 +105,9 @@ def random_probe(subject: Subject, seed: int) -> Probe:
             f"at least {_FEWEST_RANDOM_TOKENS} are needed"
         )
     generator = torch.Generator().manual_seed(seed)
-    twice_BT, *sources = (_twice(table, period, generator).to(subject.device) for table in tables)
+    twice_BT, *sources = (_twice(table, period, generator, rows).to(subject.device) for table in tables)
     starts, ends = (
-        torch.full((PROBE_ROWS, 1), index, device=subject.device) for index in (subject.tokenizer.bos_id, _end(subject))
+        torch.full((rows, 1), index, device=subject.device) for index in (subject.tokenizer.bos_id, _end(subject))
     )
     if subject.of_pairs:
         ids_BT, (source_BS,) = torch.cat([starts, twice_BT], dim=1), sources
@@ -133,8 +133,8 @@ def _usable(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
     return torch.tensor(found, dtype=torch.long)
 
 
-def _twice(table: Tensor, period: int, generator: torch.Generator) -> Tensor:
-    once_BT = torch.stack([table[torch.randperm(len(table), generator=generator)[:period]] for _ in range(PROBE_ROWS)])
+def _twice(table: Tensor, period: int, generator: torch.Generator, rows: int) -> Tensor:
+    once_BT = torch.stack([table[torch.randperm(len(table), generator=generator)[:period]] for _ in range(rows)])
     return torch.cat([once_BT, once_BT], dim=1)
 
 

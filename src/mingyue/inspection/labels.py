@@ -9,6 +9,10 @@ from mingyue.words import Language, Words
 
 _AXIS_COLUMNS = 90
 """Columns of text that fit below an axis."""
+FROM_BOS = Words(
+    "Positions are counted from 0; at position 0 the model reads <bos>.", "位置从 0 数起；位置 0 上模型读入的是 <bos>。"
+)
+"""A note of views that do not show the BOS token itself."""
 _WIDE = 0x2E80  # from here on characters are as wide as two letters
 
 
@@ -34,6 +38,11 @@ def layer_label(layer: int, language: Language) -> str:
 def head_label(head: int, language: Language) -> str:
     """`head 3`."""
     return Words(f"head {head}", f"头 {head}").of(language)
+
+
+def token_at(position: int | str, piece: str) -> str:
+    """`3:月`: a token and its position, counted from 0, as tables and hover texts name it."""
+    return f"{position}:{piece}"
 
 
 def layer_ticks(labels: Sequence[str]) -> list[str] | list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mingyue.charts import Chart, LineChart, TextMark, WordGrid
 from mingyue.config import Positive
@@ -16,7 +16,8 @@ from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.capture import capture
 from mingyue.inspection.command import ONE_TEXT, Command, Option
-from mingyue.inspection.labels import decimals, layer_ticks, percent
+from mingyue.inspection.labels import decimals, layer_ticks, percent, token_at
+from mingyue.inspection.lens_notes import about_means, about_picture
 from mingyue.inspection.ranking import Ranked, concatenated, ranked, row_slices
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.taps import stream_taps, tap_label
@@ -35,7 +36,7 @@ _MOST_ON_HOVER = 25
 
 @dataclass(frozen=True, eq=False)
 class LensView(View):
-    """Predictions of L layers (embeddings, then each block) at T positions, the K most likely tokens of each."""
+    """Predictions of L rows (embeddings, then each layer) at T positions, the K most likely tokens of each."""
 
     title = Words("Logit lens: what each layer would predict next", "Logit lens：每一层对下一个 token 的预测")
 
@@ -46,24 +47,26 @@ class LensView(View):
     truth_pieces_T: tuple[str, ...]
     """The same as printable text; empty where none is known."""
     places_L: tuple[str, ...]
-    """Names of taps. The last block's row is the model's own output."""
+    """Names of taps. The row of the last layer is the model's own output."""
     top_ids_LTK: Ints
     top_pieces_LTK: tuple[tuple[tuple[str, ...], ...], ...]
     top_probabilities_LTK: Floats
     truth_rank_LT: Ints
     """Rank of the token that comes next, 1 = the most likely; 0 where none is known."""
     truth_logprob_LT: Floats
-    """log P of the token that comes next, natural; NaN where none is known."""
+    """log P of the token that comes next, natural; NaN where none is known. What is shown is −log P."""
     divergence_LT: Floats
     """KL(output ‖ layer) in nats, from the model's output to the layer's prediction; 0 in the last row."""
     normed: bool
     """Whether the final norm was applied to each layer before the output layer (the model has one)."""
+    tied: bool = False
+    """Whether the output layer is the embedding table, which decides what the low layers show."""
     source: str | None = None
     printed: int = 1
     """Predictions in a cell of the printed table."""
 
     def charts(self, language: Language = "en") -> list[Chart]:
-        """The grid of predictions; then rank and log P of the actual token, and the divergence, by layer."""
+        """The grid of predictions; then rank and −log P of the actual token, and the divergence, by layer."""
         return [self._grid(language), *self._courses(language)]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
@@ -72,11 +75,13 @@ class LensView(View):
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, by name."""
-        plain = ("pieces_T", "truth_pieces_T", "places_L", "top_pieces_LTK", "normed", "source")
+        plain = ("pieces_T", "truth_pieces_T", "places_L", "top_pieces_LTK", "normed", "tied", "source")
         arrays = (
             "truth_T", "top_ids_LTK", "top_probabilities_LTK", "truth_rank_LT", "truth_logprob_LT", "divergence_LT",
         )  # fmt: skip
-        return {name: getattr(self, name) for name in plain} | {name: to_lists(getattr(self, name)) for name in arrays}
+        named = {name: getattr(self, name) for name in plain}
+        named["position_T"] = list(range(len(self.pieces_T)))
+        return named | {name: to_lists(getattr(self, name)) for name in arrays}
 
     def _labels(self, language: Language) -> list[str]:
         labels = [tap_label(place, language) for place in self.places_L]
@@ -96,7 +101,7 @@ class LensView(View):
             ]
             for layer in range(len(self.places_L))
         ]
-        note = [self._about_picture(language)]
+        note = [about_picture(self.normed, self.tied, ends_open=self._ends_open).of(language)]
         if first:
             cut = Words(
                 f"The last {MOST_COLUMNS} of {n_all} positions.", f"共 {n_all} 个位置，这里是最后 {MOST_COLUMNS} 个。"
@@ -114,7 +119,9 @@ class LensView(View):
         )
 
     def _hover(self, layer: int, t: int, language: Language) -> list[str]:
-        lines = [
+        read = token_at(t, self.pieces_T[t])
+        lines = [Words(f"after {read}", f"读到 {read} 之后").of(language)]
+        lines += [
             f"{piece}  {percent(value)}"
             for piece, value in zip(
                 self.top_pieces_LTK[layer][t][:_MOST_ON_HOVER],
@@ -140,38 +147,6 @@ class LensView(View):
     def _ends_open(self) -> bool:
         """Whether the token after the last position is unknown."""
         return bool(len(self.truth_T)) and bool(self.truth_T[-1] < 0)
-
-    def _read_out(self) -> Words:
-        """How a prediction is decoded from a layer."""
-        norm = (
-            Words("after the final norm", "经过最终归一化")
-            if self.normed
-            else Words("as it is (this model has no final norm)", "原样（这个模型没有最终归一化）")
-        )
-        return Words(
-            f"the residual stream at that layer, {norm.en}, through the output layer. Layers are counted from 0.",
-            f"该层的残差流，{norm.zh}，再经过输出层。层从 0 数起。",
-        )
-
-    def _about_picture(self, language: Language) -> str:
-        how, last = self._read_out(), Words("", "")
-        if self._ends_open:
-            last = Words(
-                " The last column is a prediction: the next token is unknown.", "最后一列是预测：后面的 token 未知。"
-            )
-        return Words(
-            f"Columns: the token just read. Rows: {how.en}{last.en}", f"列：刚读到的 token。行：{how.zh}{last.zh}"
-        ).of(language)
-
-    def _about_means(self, language: Language) -> str:
-        how, known = self._read_out(), int((self.truth_T >= 0).sum())
-        if not known:
-            return Words(f"Rows: {how.en}", f"行：{how.zh}").of(language)
-        positions = "position" if known == 1 else "positions"
-        return Words(
-            f"Rows: {how.en} Rank and log P: means over the {known:,} {positions} where the next token is known.",
-            f"行：{how.zh}名次和 log P 是已知下一个 token 的 {known:,} 个位置上的平均。",
-        ).of(language)
 
     def _about_words(self, language: Language) -> str:
         n_all, n_top = len(self.pieces_T), self.top_ids_LTK.shape[-1]
@@ -205,16 +180,16 @@ class LensView(View):
         if not bool((self.truth_T >= 0).any()):
             return []
         rows = [
-            {"layer": layer, "rank": means[0], "logprob": means[1], "kl": means[2]}
+            {"layer": layer, "rank": means[0], "surprise": means[1], "kl": means[2]}
             for layer, means in zip(layer_ticks(self._labels(language)), zip(*self.means_L(), strict=True), strict=True)
         ]
         tick = Words("layer, from the embeddings to the output", "层，从嵌入到输出").of(language)
         rank = Words("Mean rank of the actual token by layer", "实际 token 的平均名次，逐层")
-        logprob = Words("Mean log P of the actual token by layer", "实际 token 的平均 log P，逐层")
+        surprise = Words("Mean −log P of the actual token by layer", "实际 token 的平均 −log P，逐层")
         apart = Words("KL divergence of each layer from the output", "各层与最终输出的 KL 散度")
         drawn = (
             ("rank", rank, Words("rank", "名次"), True),
-            ("logprob", logprob, Words("nats", "nat"), False),
+            ("surprise", surprise, Words("−log P, nats", "−log P（nat）"), False),
             ("kl", apart, Words("KL, nats", "KL（nat）"), False),
         )
         return [
@@ -225,7 +200,7 @@ class LensView(View):
         ]
 
     def means_L(self) -> tuple[list[float], list[float], list[float]]:  # noqa: N802  (the shape is in the name)
-        """Of each layer: mean rank and mean log P of the actual token where it is known, mean divergence."""
+        """Of each layer: mean rank and mean −log P of the actual token where it is known, mean divergence."""
         known_T = self.truth_T >= 0
         apart = self.divergence_LT.mean(axis=1).tolist()
         if not bool(known_T.any()):
@@ -233,31 +208,39 @@ class LensView(View):
             return nothing, nothing, apart
         return (
             self.truth_rank_LT[:, known_T].mean(axis=1).tolist(),
-            self.truth_logprob_LT[:, known_T].mean(axis=1).tolist(),
+            (0.0 - self.truth_logprob_LT[:, known_T].mean(axis=1)).tolist(),
             apart,
         )
 
     def _means(self, language: Language) -> TextTable:
         columns = (
             Words("layer", "层"), Words("mean rank of the actual token", "实际 token 的平均名次"),
-            Words("mean log P", "平均 log P"),
-            Words("KL to the output", "与输出的 KL"),
+            Words("mean −log P, nats", "平均 −log P（nat）"),
+            Words("KL to the output, nats", "与输出的 KL（nat）"),
         )  # fmt: skip
         names = [column.of(language) for column in columns]
         rows = [
-            [label, decimals(rank, 1), decimals(logprob), decimals(apart)]
-            for label, rank, logprob, apart in zip(self._labels(language), *self.means_L(), strict=True)
+            [label, decimals(rank, 1), decimals(surprise), decimals(apart)]
+            for label, rank, surprise, apart in zip(self._labels(language), *self.means_L(), strict=True)
         ]
-        return TextTable(self.title.of(language), names, rows, right=names[1:], note=self._about_means(language))
+        return TextTable(
+            Words("Logit lens: means by layer", "Logit lens：各层的平均").of(language),
+            names,
+            rows,
+            right=names[1:],
+            note=about_means(self.normed, self.tied, int((self.truth_T >= 0).sum())).of(language),
+        )
 
     def _words(self, language: Language) -> TextTable:
         n_all = len(self.pieces_T)
         first = max(0, n_all - _MOST_PRINTED)
+        position = Words("position", "位置").of(language)
         names = [
-            Words("read", "读到").of(language), *self._labels(language), Words("actual", "实际").of(language)
+            position, Words("read", "读到").of(language), *self._labels(language), Words("actual", "实际").of(language)
         ]  # fmt: skip
         rows = [
             [
+                str(t),
                 self.pieces_T[t],
                 *(self._cell(layer, t) for layer in range(len(self.places_L))),
                 self.truth_pieces_T[t],
@@ -265,7 +248,7 @@ class LensView(View):
             for t in range(first, n_all)
         ]
         title = Words("The most likely next token at each layer", "每一层最可能的下一个 token").of(language)
-        return TextTable(title, names, rows, note=self._about_words(language))
+        return TextTable(title, names, rows, right=[position], note=self._about_words(language))
 
     def _cell(self, layer: int, t: int) -> str:
         words = zip(self.top_pieces_LTK[layer][t], self.top_probabilities_LTK[layer, t].tolist(), strict=True)
@@ -319,6 +302,7 @@ def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> 
         truth_logprob_LT=to_numpy(torch.stack([one.truth_logprob_N for one in layers])),
         divergence_LT=to_numpy(torch.stack([torch.cat(parts) for parts in apart])),
         normed=module.config.final_norm,
+        tied=not isinstance(module.output, nn.Linear),
         source=reading.source,
         printed=printed,
     )

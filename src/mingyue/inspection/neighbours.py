@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -10,25 +12,29 @@ from torch import nn
 
 from mingyue.charts import BarChart, Chart
 from mingyue.config import Positive
-from mingyue.errors import SettingsError
+from mingyue.errors import NothingToShowError, SettingsError
 from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
-from mingyue.inspection.command import STEP, Command, Option
+from mingyue.inspection.command import STEP, Command, Inspected, Option
 from mingyue.inspection.labels import decimals
+from mingyue.inspection.run_texts import RunTexts
 from mingyue.inspection.subject import Subject
 from mingyue.inspection.tokens import token_label, token_string
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
 from mingyue.text import Tokenizer
-from mingyue.words import Language, NothingToShowError, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
-_INPUT = Words("input table (embedding)", "输入表（嵌入）")
+FEWEST_SEEN = 100
+"""Rows of tokens that occur less often in training have hardly been trained."""
+_INPUT = Words("input table (embedding)", "嵌入表（输入）")
 _OUTPUT = Words("output table (predictions)", "输出表（用于预测）")
-_TIED = Words("one table for input and output (tied)", "输入、输出共用一张表（绑定）")
+_TIED = Words("one table for input and output (tied)", "嵌入表（输入、输出共用）")
 _LEFT_OUT = Words(
     "Special tokens, parts of characters and tokens that do not occur in the training text are left out.",
     "不含特殊 token、不完整的字符，也不含训练文本里没有的 token。",
 )
-_SOURCE = Words("source table", "源语言表")
+_RARE = "*"
+_SOURCE = Words("source table", "源语言嵌入表")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +50,15 @@ class Nearest:
     cosines_K: Floats
     candidates: int
     """Number of tokens compared: those that are text by themselves."""
+    count: int | None = None
+    """How often the word occurs in the training text; None where that is unknown."""
+    counts_K: Ints | None = None
+    """The same of the neighbours."""
+
+    def rows(self) -> Iterator[tuple[int, str, float, int | None]]:
+        """Rank, token, cosine and count of each neighbour."""
+        counts = [None] * len(self.pieces_K) if self.counts_K is None else self.counts_K.tolist()
+        return zip(count(1), self.pieces_K, self.cosines_K.tolist(), counts, strict=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,38 +77,40 @@ class NeighboursView(View):
             BarChart(
                 _title(one, language),
                 [
-                    {"token": f"{rank}. {piece}", "cosine": value}
-                    for rank, (piece, value) in enumerate(zip(one.pieces_K, one.cosines_K.tolist(), strict=True), 1)
+                    {"token": f"{rank}. {piece}{_RARE if _is_rare(seen) else ''}", "cosine": value}
+                    for rank, piece, value, seen in one.rows()
                 ],
                 x="token",
                 y="cosine",
                 y_title=Words("cosine", "余弦").of(language),
-                note=self._note(language),
+                note=self._note(one, language, marked=True),
             )
             for one in self.nearest
         ]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """Rank, token and cosine, for each embedding table."""
-        names = [
-            name.of(language) for name in (Words("rank", "名次"), Words("token", "token"), Words("cosine", "余弦"))
-        ]
+        """Rank, token, cosine and count in training, for each embedding table."""
+        headings = (
+            Words("rank", "名次"), Words("token", "token"), Words("cosine", "余弦"),
+            Words("times in training", "训练中的次数"),
+        )  # fmt: skip
+        names = [name.of(language) for name in headings]
         return [
             TextTable(
                 _title(one, language),
                 names,
                 [
-                    [str(rank), piece, decimals(value)]
-                    for rank, (piece, value) in enumerate(zip(one.pieces_K, one.cosines_K.tolist(), strict=True), 1)
+                    [str(rank), piece, decimals(value), "?" if seen is None else f"{seen:,}"]
+                    for rank, piece, value, seen in one.rows()
                 ],
-                right=[names[0], names[2]],
-                note=self._note(language),
+                right=[names[0], *names[2:]],
+                note=self._note(one, language),
             )
             for one in self.nearest
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """For each table its name, ids_K, pieces_K and cosines_K."""
+        """For each table its name, ids_K, pieces_K, cosines_K and counts_K (None: unknown)."""
         return {
             "word": self.word,
             "nearest": [
@@ -105,22 +122,58 @@ class NeighboursView(View):
                     "pieces_K": list(one.pieces_K),
                     "cosines_K": to_lists(one.cosines_K),
                     "candidates": one.candidates,
+                    "count": one.count,
+                    "counts_K": None if one.counts_K is None else one.counts_K.tolist(),
                 }
                 for one in self.nearest
             ],
         }
 
-    def _note(self, language: Language) -> str:
-        return ("" if language == "zh" else " ").join(note.of(language) for note in (*self.notes, _LEFT_OUT))
+    def _note(self, one: Nearest, language: Language, *, marked: bool = False) -> str:
+        notes = [*self.notes, *about_counts(one, marked=marked), _LEFT_OUT]
+        return ("" if language == "zh" else " ").join(note.of(language) for note in notes)
 
 
-def neighbours_view(subject: Subject, word: str, *, top: int = 10) -> NeighboursView:
+def _is_rare(seen: int | None) -> bool:
+    return seen is not None and seen < FEWEST_SEEN
+
+
+def about_counts(one: Nearest, *, marked: bool) -> list[Words]:
+    """How often the word occurs in training, with warnings; `marked`: rare neighbours are marked in the picture."""
+    if one.count is None:
+        unknown = "How often a token occurs in training is unknown: the run of this model is not at hand."
+        return [Words(unknown, "找不到这个模型的训练文件夹，不知道各个 token 在训练中出现过多少次。")]
+    notes = [
+        Words(
+            f'"{one.piece}" occurs {one.count:,} times in training.', f"“{one.piece}”在训练中出现了 {one.count:,} 次。"
+        )
+    ]
+    if _is_rare(one.count):
+        notes.append(
+            Words(
+                f"That is fewer than {FEWEST_SEEN} times: its row has hardly been trained, so its neighbours say "
+                "little.",
+                f"不到 {FEWEST_SEEN} 次：它的那一行几乎没有训练过，它的近邻说明不了什么。",
+            )
+        )
+    if marked and any(_is_rare(seen) for *_, seen in one.rows()):
+        notes.append(
+            Words(
+                f"{_RARE} occurs fewer than {FEWEST_SEEN} times in training.",
+                f"{_RARE} 表示在训练中出现不到 {FEWEST_SEEN} 次。",
+            )
+        )
+    return notes
+
+
+def neighbours_view(subject: Subject, word: str, *, top: int = 10, run: RunTexts | None = None) -> NeighboursView:
     """The `top` nearest tokens to `word` by cosine, in the input table and in the output table (or the one of both).
 
     For an encoder-decoder model with two vocabularies: in the tables whose tokenizer has the word as one token. For a
     word of several tokens `NothingToShowError` names them (a mean of rows would be a vector that the model never
     reads). A word that is one token only after a space is looked up with it. Special tokens, parts of
-    characters and tokens that training never met are left out. Raises `SettingsError` for `top` below 1.
+    characters and tokens that training never met are left out. `run` has the counts of tokens in training. Raises
+    `SettingsError` for `top` below 1.
     """
     if top < 1:
         raise SettingsError(f"{top} neighbours cannot be shown: give at least 1")
@@ -135,7 +188,8 @@ def neighbours_view(subject: Subject, word: str, *, top: int = 10) -> Neighbours
             refused[name.en] = tokenizer
             continue
         unseen = () if name is _SOURCE else subject.unseen
-        nearest.append(_nearest(name, table, tokenizer, index, top=top, unseen=frozenset(unseen)))
+        found = _nearest(name, table, tokenizer, index, top=top, unseen=frozenset(unseen))
+        nearest.append(found if run is None else _counted(found, run.counts(of_sources=name is _SOURCE)))
         if tokenizer.decode([index]) != word and tokenizer.token_text(index).startswith(" "):
             note = Words(
                 f"As a token the word has a space before it: {token_label(tokenizer, index)}.",
@@ -205,16 +259,24 @@ def _nearest(
     )
 
 
+def _counted(one: Nearest, counts_V: Ints) -> Nearest:
+    return replace(one, count=int(counts_V[one.token]), counts_K=counts_V[one.ids_K])
+
+
 def _title(one: Nearest, language: Language) -> str:
     return Words(f'Nearest to "{one.piece}": {one.table.en}', f"与“{one.piece}”最近：{one.table.zh}").of(language)
 
 
+def _of_inspection(inspected: Inspected, word: str, top: int = 10) -> NeighboursView:
+    return neighbours_view(inspected.subject, word, top=top, run=inspected.run_texts)
+
+
 COMMAND = Command(
-    neighbours_view,
+    _of_inspection,
     options=(
         Option("word", str, "Word whose nearest tokens are listed; one token of the model."),
         Option("top", Positive, "Tokens listed.", 10),
         STEP,
     ),
-    texts="none",
+    texts="optional",
 )

@@ -15,6 +15,7 @@ from mingyue.charts import Chart, MatrixChart
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.capture import capture
+from mingyue.inspection.choices import chosen_token
 from mingyue.inspection.labels import layer_label
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.taps import check_taps, matching, tap_names
@@ -29,6 +30,8 @@ MOST_LOGITS = 1 << 24
 LEAST_DIFFERENCE = 1e-4
 """Smallest difference between the logit differences of the two texts that can be recovered."""
 _ROWS_OF_TABLE = 12
+_PIECES_SHOWN = 40
+_MOST_COLUMNS = 16  # positions of a text whose shares are all printed
 _OF_THE_SOURCE = ("cross_attention.key", "cross_attention.value")
 
 
@@ -50,10 +53,13 @@ class PatchingView(View):
     corrupted_pieces: tuple[str, ...]
     answer: str
     instead: str
+    position: int
+    """The position whose logits are compared."""
 
     def charts(self, language: Language = "en") -> list[Chart]:
         """Taps × positions, coloured by the recovered share."""
         rows, row_title = _row_labels(self.places, language)
+        largest = max(1.0, float(np.abs(self.recovered_PT).max()))  # 1, the whole answer, is always on the scale
         return [
             MatrixChart(
                 Words(
@@ -66,13 +72,15 @@ class PatchingView(View):
                 row_title=row_title,
                 column_title=Words("token", "token").of(language),
                 diverging=True,
+                low=-largest,
+                high=largest,
                 note=self._note(language),
                 language=language,
             )
         ]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
-        """The taps and positions that recover most."""
+        """The taps and positions that recover most; of a short text every share, taps × positions."""
         order = np.argsort(-np.abs(self.recovered_PT), axis=None, kind="stable")[:_ROWS_OF_TABLE]
         labels = self._labels()
         rows = []
@@ -85,7 +93,7 @@ class PatchingView(View):
                     str(position),
                     labels[position],
                     f"{self.difference_PT[tap, position]:+.3f}",
-                    f"{recovered:.2f}".replace("-0.00", "0.00"),
+                    _share(recovered),
                 ]
             )
         columns = [
@@ -95,7 +103,8 @@ class PatchingView(View):
             Words("logit difference", "logit 差").of(language),
             Words("recovered", "恢复").of(language),
         ]
-        return [TextTable(self.title.of(language), columns, rows, [columns[1], *columns[3:]], self._note(language))]
+        most = TextTable(self.title.of(language), columns, rows, [columns[1], *columns[3:]], self._note(language))
+        return [most] if len(labels) > _MOST_COLUMNS else [most, self._shares(language)]
 
     def to_dict(self) -> dict[str, Any]:
         """`recovered_PT` and `difference_PT`, [taps, positions], with the taps, the tokens and both answers."""
@@ -109,7 +118,15 @@ class PatchingView(View):
             "corrupted": list(self.corrupted_pieces),
             "answer": self.answer,
             "instead": self.instead,
+            "position": self.position,
         }
+
+    def _shares(self, language: Language) -> TextTable:
+        rows, _ = _row_labels(self.places, language)
+        columns = [f"{position} {label}" for position, label in enumerate(self._labels())]
+        cells = [[name, *map(_share, shares)] for name, shares in zip(rows, self.recovered_PT.tolist(), strict=True)]
+        title = Words("Recovered share by layer and position", "恢复的比例，按层和位置").of(language)
+        return TextTable(title, ["", *columns], cells, columns)
 
     def _labels(self) -> list[str]:
         return [
@@ -120,10 +137,15 @@ class PatchingView(View):
     def _note(self, language: Language) -> str:
         return Words(
             f"logit({self.answer}) − logit({self.instead}): {self.clean_difference:+.3f} after the clean text, "
-            f"{self.corrupted_difference:+.3f} after the corrupted one; 0 = as corrupted, 1 = as clean.",
+            f"{self.corrupted_difference:+.3f} after the corrupted one, at position {self.position}; "
+            "0 = as corrupted, 1 = as clean.",
             f"logit({self.answer}) − logit({self.instead})：干净文本后为 {self.clean_difference:+.3f}，受扰文本后为 "
-            f"{self.corrupted_difference:+.3f}；0 = 同受扰文本，1 = 同干净文本。",
+            f"{self.corrupted_difference:+.3f}（位置 {self.position}）；0 = 同受扰文本，1 = 同干净文本。",
         ).of(language)
+
+
+def _share(recovered: float) -> str:
+    return f"{recovered:.2f}".replace("-0.00", "0.00")
 
 
 def _row_labels(places: Sequence[str], language: Language) -> tuple[list[str], str]:
@@ -163,10 +185,10 @@ def patching(
     check_taps(subject, patterns)
     known = tap_names(subject)
     names = [name for name in known if any(name in matching(pattern, known) for pattern in patterns)]
-    _check_lengths(clean, corrupted)
+    check_lengths(clean, corrupted)
     if not -len(clean.ids_T) <= at < len(clean.ids_T):
         raise SettingsError(f"there is no position {at}: the texts have {len(clean.ids_T)} tokens, counted from 0")
-    wanted, other = (_token(subject, token) for token in (answer, instead))
+    wanted, other = (chosen_token(subject, token) for token in (answer, instead))
     in_source = {name.startswith("encoder.") or name.endswith(_OF_THE_SOURCE) for name in names}
     if len(in_source) > 1:
         raise SettingsError("taps of the source and of the target have different positions", advice="Patch one side.")
@@ -194,6 +216,7 @@ def patching(
         corrupted_pieces=pieces[1],
         answer=token_label(subject.tokenizer, wanted),
         instead=token_label(subject.tokenizer, other),
+        position=at % len(clean.ids_T),
     )
 
 
@@ -224,27 +247,14 @@ def _patch(positions_R: Tensor, clean: Tensor) -> Edit:
     return edit
 
 
-def _check_lengths(clean: Reading, corrupted: Reading) -> None:
-    sides = [("text", clean.ids_T, corrupted.ids_T)]
-    if clean.source_ids_S is not None and corrupted.source_ids_S is not None:
-        sides.append(("source text", clean.source_ids_S, corrupted.source_ids_S))
-    for side, clean_T, corrupted_T in sides:
-        if len(clean_T) != len(corrupted_T):
+def check_lengths(clean: Reading, corrupted: Reading) -> None:
+    """Raise `GenerationError` for texts of unequal numbers of tokens."""
+    sides = [("text", clean.pieces, corrupted.pieces), ("source text", clean.source_pieces, corrupted.source_pieces)]
+    for side, clean_pieces, corrupted_pieces in sides:
+        if len(clean_pieces) != len(corrupted_pieces):
+            shown = [" ".join(pieces[:_PIECES_SHOWN]) for pieces in (clean_pieces, corrupted_pieces)]
             raise GenerationError(
-                f"the clean {side} has {len(clean_T)} tokens, the corrupted one {len(corrupted_T)}: "
+                f"the clean {side} has {len(clean_pieces)} tokens, the corrupted one {len(corrupted_pieces)}: "
                 "their positions do not correspond",
-                advice="Replace words by others with the same number of tokens.",
+                advice=f"Replace words by others of as many tokens. Clean: {shown[0]}\nCorrupted: {shown[1]}",
             )
-
-
-def _token(subject: Subject, token: str | int) -> int:
-    """Its id. Raises `GenerationError` for a text of several tokens, or an id that the model does not have."""
-    if isinstance(token, str):
-        ids = subject.tokenizer.encode(token)
-        if len(ids) != 1:
-            raise GenerationError(f"{token!r} is {len(ids)} tokens, not 1", advice="Give one token, or its id.")
-        token = ids[0]
-    vocab_size = min(subject.module.config.vocab_size, subject.tokenizer.vocab_size)
-    if not 0 <= token < vocab_size:
-        raise GenerationError(f"there is no token {token}: ids are 0 to {vocab_size - 1}")
-    return token

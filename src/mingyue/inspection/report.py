@@ -1,4 +1,4 @@
-"""A page with all views of one text: a section for each, with a sentence on how to read its figures."""
+"""A page with the main views of one text: a section for each, with a sentence on how to read its figures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pathlib import Path
 from mingyue.charts import Chart, Section, check_output_path, write_page
 from mingyue.config import EncoderDecoderConfig
 from mingyue.errors import GenerationError
+from mingyue.inspection.attended import attended_view
 from mingyue.inspection.attention import attention_view
 from mingyue.inspection.command import ONE_TEXT, SEED, Command, Inspected, Option, Progress
-from mingyue.inspection.heads import heads_view
+from mingyue.inspection.heads import MOST_TOKENS, heads_view
 from mingyue.inspection.lens import lens_view
-from mingyue.inspection.neighbours import NeighboursView, neighbours_view
+from mingyue.inspection.logits import logits_view
+from mingyue.inspection.neighbours import NeighboursView, about_counts, neighbours_view
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.surprise import surprise_view
 from mingyue.inspection.tokens import token_string
@@ -22,7 +24,7 @@ from mingyue.inspection.trace import trace_view
 from mingyue.inspection.vectors import vectors_view
 from mingyue.inspection.view import View
 from mingyue.models import sizes
-from mingyue.words import Language, NothingToShowError, TextTable, Words, check_language
+from mingyue.words import Language, TextTable, Words, check_language
 
 _Part = Chart | TextTable | str
 _Parts = dict[Language, list[_Part]]
@@ -67,6 +69,15 @@ _HEADS = {
             "被掩码遮住的格子恰好是 0。点击小图可以放大，并看到各个 token。",
         ),
     ),
+    "attended": _Head(
+        Words("What the last token attends to", "最后一个 token 注意什么"),
+        Words(
+            "The text, coloured by the attention weights of its last token, averaged over all layers and heads. "
+            "`mingyue inspect attended` shows other positions and single heads.",
+            "按最后一个 token 的注意力权重给文本着色，取所有层、所有头的平均。"
+            "`mingyue inspect attended` 可以看别的位置和单个头。",
+        ),
+    ),
     "lens": _Head(
         Words("What each layer would predict", "每一层会预测什么"),
         Words(
@@ -78,13 +89,23 @@ _HEADS = {
             "有些预测在低层就已确定，有些到最后一层还在改变。",
         ),
     ),
+    "logits": _Head(
+        Words("Where the prediction comes from", "预测从哪里来"),
+        Words(
+            "The logit of the most likely token after the text is a sum to which each part of the model adds directly. "
+            "A positive bar raises the logit. What a part changes in later layers is credited to those layers.",
+            "文本之后最可能的 token，其 logit 是一个和：模型的每个部分直接加上自己的一份。向上的柱提高 logit。"
+            "一个部分在后面各层引起的变化，算在后面各层。",
+        ),
+    ),
     "heads": _Head(
         Words("Attention heads", "注意力头"),
         Words(
             "Heads are labelled by their attention on probe texts, with the score of the label and the score of "
-            "uniform attention. The loss without a head measures its effect; a high score alone does not show it.",
+            "uniform attention. The loss without a head measures its effect; a high score alone does not show it. Only "
+            "changes of the loss that are clear of their standard errors are coloured.",
             "每个头按它在探测文本上的注意力标注，旁边是标签的分数和均匀注意力的分数。"
-            "没有这个头时的损失衡量它的作用；分数高并不说明作用大。",
+            "没有这个头时的损失衡量它的作用；分数高并不说明作用大。损失的变化明显超出标准误时才着色。",
         ),
     ),
     "neighbours": _Head(
@@ -92,7 +113,7 @@ _HEADS = {
         Words(
             "Tokens whose embeddings point in the most similar direction (cosine; 1 = the same direction). The input "
             "table embeds the tokens that are read, the output table predicts the next token.",
-            "嵌入方向最接近的 token（余弦，1 表示方向相同）。输入表用于读取，输出表用于预测。",
+            "嵌入方向最接近的 token（余弦，1 表示方向相同）。嵌入表用于读取，输出表用于预测。",
         ),
     ),
     "vectors": _Head(
@@ -139,9 +160,11 @@ def write_report(
     plans: list[tuple[str, Callable[[], _Parts]]] = [
         ("surprise", lambda: _both(_shown(surprise_view(subject, reading), tables=1))),
         ("attention", lambda: _both(_shown(attention_view(subject, reading)))),
+        ("attended", lambda: _both(_shown(attended_view(subject, reading), tables=0))),
         ("lens", lambda: _both(_shown(lens_view(subject, reading), tables=1))),
-        ("heads", lambda: _both(_shown(heads_view(subject, probes=[reading], seed=seed)))),
-        ("neighbours", lambda: _neighbours(subject, reading, word)),
+        ("logits", lambda: _both(_shown(logits_view(subject, reading), tables=1))),
+        ("heads", lambda: _both(_shown(_heads(inspected, reading, seed)))),
+        ("neighbours", lambda: _neighbours(inspected, reading, word)),
         ("vectors", lambda: _vectors(subject, reading, word, seed)),
         ("trace", lambda: _both(_shown(trace_view(subject, reading)))),
     ]
@@ -163,9 +186,9 @@ def _section(anchor: str, look: Callable[[], _Parts], notes: list[Words]) -> Sec
     try:
         found = look()
     except GenerationError as error:
-        why = Words(error.message, f"这一节没有结果（{error.message}）")
-        if isinstance(error, NothingToShowError):
-            why = error.words
+        why = error.message
+        if not isinstance(why, Words):
+            why = Words(why, f"这一节没有结果（{why}）")
         why = Words(f"{why.en[:1].upper()}{why.en[1:]}.", f"{why.zh}。")
         notes.append(Words(f"The section {title.en!r} has no figures. {why.en}", f"“{title.zh}”一节没有图。{why.zh}"))
         return Section(title, {language: [why.of(language)] for language in LANGUAGES}, anchor)
@@ -204,12 +227,19 @@ def _facts(subject: Subject, reading: Reading, language: Language) -> TextTable:
     encoder = f"{config.n_encoder_layers} + " if isinstance(config, EncoderDecoderConfig) else ""
     rows += [
         (Words("layers", "层数"), f"{encoder}{config.n_layers}"),
-        (Words("heads", "头数"), f"{config.n_heads} × {config.d_head}"),
+        (Words("heads", "头数"), f"{config.n_heads} (d_head {config.d_head})"),
         (Words("width", "宽度"), f"{config.d_model:,}"),
         (Words("vocabulary", "词表"), f"{config.vocab_size:,}"),
         (Words("parameters", "参数"), f"{counted.parameters:,}"),
     ]
     return TextTable("", (), [(name.of(language), value) for name, value in rows])
+
+
+def _heads(inspected: Inspected, reading: Reading, seed: int) -> View:
+    """Heads on held-out texts of the run; on the text of the page where there are none: one text is short."""
+    run = inspected.run_texts
+    held_out = list[Reading]() if run is None else run.held_out(MOST_TOKENS)
+    return heads_view(inspected.subject, probes=None if held_out else [reading], held_out=held_out, seed=seed)
 
 
 def _words_of(subject: Subject, reading: Reading) -> list[str]:
@@ -220,25 +250,30 @@ def _words_of(subject: Subject, reading: Reading) -> list[str]:
     return list(dict.fromkeys(word for word in found if word.strip().isalpha()))
 
 
-def _neighbours(subject: Subject, reading: Reading, word: str | None) -> _Parts:
-    """Charts of the given word, or a table of some words of the text."""
+def _neighbours(inspected: Inspected, reading: Reading, word: str | None) -> _Parts:
+    """Charts of the given word, or tables of some words of the text."""
+    subject, run = inspected.subject, inspected.run_texts
     if word is not None:
-        return _both(_shown(neighbours_view(subject, word), tables=0))
-    views = [neighbours_view(subject, one) for one in _words_of(subject, reading) if _is_token(subject, one)]
-    return _both(
-        lambda language: [_neighbour_table(views[:WORDS_SHOWN], language)] if views else [_NO_WORDS.of(language)]
-    )
+        return _both(_shown(neighbours_view(subject, word, run=run)))
+    words = [one for one in _words_of(subject, reading) if _is_token(subject, one)][:WORDS_SHOWN]
+    views = [neighbours_view(subject, one, run=run) for one in words]
+    return _both(lambda language: [_neighbour_table(views, language)] if views else [_NO_WORDS.of(language)])
 
 
 def _neighbour_table(views: Sequence[NeighboursView], language: Language) -> TextTable:
     """A column for each word and embedding table, the nearest tokens from top to bottom."""
     found = [one for view in views for one in view.nearest]
-    columns = [f"{one.piece}: {re.split('[（(]', one.table.of(language))[0].strip()}" for one in found]
+    tables = [re.split("[（(]", one.table.of(language))[0].strip() for one in found]
+    columns = [
+        Words(f"{one.piece}: {table}", f"{one.piece}：{table}").of(language)
+        for one, table in zip(found, tables, strict=True)
+    ]
     rows = [
         [f"{one.pieces_K[rank]} {one.cosines_K[rank]:.2f}" if rank < len(one.pieces_K) else "" for one in found]
         for rank in range(max(len(one.pieces_K) for one in found))
     ]
-    return TextTable("", columns, rows)
+    notes = dict.fromkeys(note.of(language) for one in found for note in about_counts(one, marked=False))
+    return TextTable("", columns, rows, note=("" if language == "zh" else " ").join(notes))
 
 
 def _is_token(subject: Subject, word: str) -> bool:

@@ -68,7 +68,7 @@ class Subject:
         Raises `GenerationError` for a text without a token, one longer than the context, a token that the model does
         not know, and a source that this architecture does not take, or one that it lacks.
         """
-        words, source_ids = self.tokenizer, list[int]()
+        source_ids = list[int]()
         if isinstance(self.module, EncoderDecoder):
             if source is None or self.source_tokenizer is None:
                 raise GenerationError("an encoder-decoder model reads two texts", advice="Give a source and a target.")
@@ -84,6 +84,19 @@ class Subject:
             ids = [self.tokenizer.bos_id, *spelled] if self.starts_with_bos else spelled
             targets = ids[1:]
         self._check(ids, "", self.module.config.vocab_size, any_length=any_length and not self.of_pairs)
+        return self._reading(text, source, ids, targets, source_ids)
+
+    def reading_of(self, ids: list[int], targets: list[int], source_ids: list[int] | None = None) -> Reading:
+        """A text that is known as ids, such as one of a token file. The ids are not checked."""
+        source = None
+        if source_ids is not None and self.source_tokenizer is not None:
+            source = self.source_tokenizer.decode(source_ids)
+        return self._reading(self.tokenizer.decode(ids), source, ids, targets, source_ids or [])
+
+    def _reading(
+        self, text: str, source: str | None, ids: list[int], targets: list[int], source_ids: list[int]
+    ) -> Reading:
+        words = self.source_tokenizer or self.tokenizer
         return Reading(
             text=text,
             ids_T=self._tensor(ids),

@@ -15,7 +15,7 @@ from mingyue.config import Positive
 from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.arrays import Floats, Ints, to_lists, to_numpy
 from mingyue.inspection.command import ONE_TEXT, Command, Option
-from mingyue.inspection.labels import decimals, percent
+from mingyue.inspection.labels import FROM_BOS, decimals, percent, token_at
 from mingyue.inspection.ranking import Ranked, concatenated, ranked, row_slices
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import token_label, token_string
@@ -42,6 +42,8 @@ class SurpriseView(View):
     texts_N: tuple[str, ...]
     """The text of the tokens, newlines included."""
     ids_N: Ints
+    position_N: Ints
+    """The position of each token in the input of the model, from 0; the first is 1 where a BOS token is at 0."""
     logprob_N: Floats
     """log P of each token given all before it, natural; NaN for a first token with no token before it."""
     rank_N: Ints
@@ -51,7 +53,7 @@ class SurpriseView(View):
     top_pieces_NK: tuple[tuple[str, ...], ...]
     top_probabilities_NK: Floats
     total: float
-    """Σ log P, natural."""
+    """Σ log P, natural; what is shown is −Σ log P."""
     scored: int
     """Tokens with a probability."""
     n_tokens: int
@@ -76,27 +78,29 @@ class SurpriseView(View):
                 low=0.0,
                 high=_DARKEST,
                 legend=Words("−log P, nats", "−log P（nat）").of(language),
-                note=self._about(language),
+                note=self._about(language, coloured=True),
             )
         ]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
         """The whole text in numbers, and its most surprising tokens."""
         fact, value = (name.of(language) for name in (Words("of the text", "整段文本"), Words("value", "数值")))
+        surprise = 0.0 - self.total
         facts = [
             (Words("tokens counted", "计入的 token"), f"{self.scored:,}"),
-            (Words("Σ log P, nats", "Σ log P（nat）"), decimals(self.total, 4)),
+            (Words("sum of −log P, nats", "−log P 之和（nat）"), decimals(surprise, 4)),
             (Words("nats per token", "每 token 的 nat"), decimals(self.nats_per_token, 4)),
             (Words("perplexity", "困惑度"), decimals(math.exp(min(self.nats_per_token, 700.0)))),
         ]
         rows = [[name.of(language), number] for name, number in facts]
-        whole = TextTable(self.title.of(language), [fact, value], rows, right=[value], note=self._about(language))
+        title = Words("Surprise of the whole text", "整段文本的意外程度").of(language)
+        whole = TextTable(title, [fact, value], rows, right=[value], note=self._about(language))
         return [whole, self._each(language)]
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, by name."""
         plain = ("pieces_N", "texts_N", "top_pieces_NK", "total", "scored", "n_tokens", "context", "stride", "source")
-        arrays = ("ids_N", "logprob_N", "rank_N", "top_ids_NK", "top_probabilities_NK")
+        arrays = ("ids_N", "position_N", "logprob_N", "rank_N", "top_ids_NK", "top_probabilities_NK")
         return {name: getattr(self, name) for name in plain} | {name: to_lists(getattr(self, name)) for name in arrays}
 
     def _value(self, n: int) -> float | None:
@@ -104,13 +108,14 @@ class SurpriseView(View):
         return max(0.0, value) if math.isfinite(value) else None  # −0 for a token with probability 1
 
     def _hover(self, n: int, language: Language) -> list[str]:
-        value = self._value(n)
+        value, token = self._value(n), token_at(int(self.position_N[n]), self.pieces_N[n])
         if value is None:
-            return [Words("first token: there is no token before it", "第一个 token：前面没有 token").of(language)]
+            alone = Words(f"{token}, there is no token before it", f"{token}，前面没有 token")
+            return [alone.of(language)]
         probability, rank = percent(math.exp(-value)), int(self.rank_N[n])
         head = Words(
-            f"{self.pieces_N[n]}: {value:.2f} nats, P = {probability}, rank {rank}",
-            f"{self.pieces_N[n]}：{value:.2f} nat，P = {probability}，第 {rank} 名",
+            f"{token}, −log P = {value:.2f} nats, P = {probability}, rank {rank}",
+            f"{token}，−log P = {value:.2f} nat，P = {probability}，第 {rank} 名",
         )
         return [head.of(language), *self._alternatives(n)]
 
@@ -120,7 +125,7 @@ class SurpriseView(View):
 
     def _each(self, language: Language) -> TextTable:
         columns = (
-            Words("position", "位置"), Words("token", "token"), Words("−log P", "−log P"), Words("P", "P"),
+            Words("position", "位置"), Words("token", "token"), Words("−log P, nats", "−log P（nat）"), Words("P", "P"),
             Words("rank", "名次"), Words("likeliest", "最可能的 token"),
         )  # fmt: skip
         names = [column.of(language) for column in columns]
@@ -138,16 +143,20 @@ class SurpriseView(View):
             numbers = (
                 ["–", "–", "–"] if value is None else [decimals(value), percent(math.exp(-value)), str(self.rank_N[n])]
             )
-            rows.append([str(n), self.pieces_N[n], *numbers, ", ".join(self._alternatives(n))])
-        return TextTable(title.of(language), names, rows, right=[names[0], *names[2:5]])
+            rows.append([str(self.position_N[n]), self.pieces_N[n], *numbers, ", ".join(self._alternatives(n))])
+        note = FROM_BOS.of(language) if len(self.position_N) and self.position_N[0] else ""
+        return TextTable(title.of(language), names, rows, right=[names[0], *names[2:5]], note=note)
 
-    def _about(self, language: Language) -> str:
-        said = [
-            Words(
-                f"Darker = less likely; the scale ends at {_DARKEST:.0f} nats (P = {percent(math.exp(-_DARKEST))}).",
-                f"颜色越深，可能性越小；色标到 {_DARKEST:.0f} nat 为止（P = {percent(math.exp(-_DARKEST))}）。",
+    def _about(self, language: Language, *, coloured: bool = False) -> str:
+        said = list[Words]()
+        if coloured:
+            end = percent(math.exp(-_DARKEST))
+            said.append(
+                Words(
+                    f"Darker = less likely; the scale ends at {_DARKEST:.0f} nats (P = {end}).",
+                    f"颜色越深，可能性越小；色标到 {_DARKEST:.0f} nat 为止（P = {end}）。",
+                )
             )
-        ]
         if len(self.pieces_N) and self.rank_N[0] == 0:
             said.append(
                 Words(
@@ -248,6 +257,7 @@ def _view(subject: Subject, reading: Reading, found: Ranked, n_kept: int, stride
         pieces_N=pieces,
         texts_N=tuple(token_string(subject.tokenizer, i) or token_label(subject.tokenizer, i) for i in ids_N.tolist()),
         ids_N=ids_N,
+        position_N=np.arange(len(ids_N)) + int(not alone),  # the model reads BOS before the others
         logprob_N=logprob_N,
         rank_N=rank_N,
         top_ids_NK=top_ids_NK,

@@ -8,6 +8,7 @@ import torch
 
 from mingyue.config import nearest
 from mingyue.errors import SettingsError
+from mingyue.inspection.labels import layer_label
 from mingyue.inspection.subject import Subject
 from mingyue.nn import Taps
 from mingyue.words import Language, Words
@@ -22,13 +23,12 @@ def stream_taps(n_blocks: int, stack: str = "") -> list[str]:
 
 
 def tap_label(tap: str, language: Language = "en") -> str:
-    """The label of a tap of the residual stream. Blocks are counted from 0."""
+    """The label of a tap of the residual stream. The output of block 3 is that of layer 3; both count from 0."""
     parts = tap.split(".")
     if "blocks" in parts:
-        layer = parts[parts.index("blocks") + 1]
-        return Words(f"block {layer}", f"第 {layer} 层").of(language)
+        return layer_label(int(parts[parts.index("blocks") + 1]), language)
     names = {
-        "static": Words("static", "静态"),
+        "static": Words("table", "嵌入表"),
         "embeddings": Words("embeddings", "嵌入"),
         "final": Words("final", "末端"),
     }

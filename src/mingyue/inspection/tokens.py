@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mingyue.printable import standing_alone
 from mingyue.text import Tokenizer
-
-_SYMBOLS = str.maketrans({" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"})
 
 
 def token_label(tokenizer: Tokenizer, index: int) -> str:
-    """The token as printable text: ␣ for a space, ⏎ for a newline, `<E6><98>` for a part of a character, `<eos>`.
+    """The token as printable text: ␣ for a space, ⏎ for a line end, `<E6><98>` for a part of a character, `<eos>`.
 
     `<id 7>` for an id that only the model has (its table is padded).
     """
     if index >= tokenizer.vocab_size:
         return f"<id {index}>"
-    text = token_string(tokenizer, index)
-    if text is None:
-        return tokenizer.token_text(index)
-    shown = text.translate(_SYMBOLS)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in standing_alone(shown))
+    return tokenizer.token_label(index)
 
 
 def token_string(tokenizer: Tokenizer, index: int) -> str | None:

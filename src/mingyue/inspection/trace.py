@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from mingyue.charts import BarChart, Chart
+from mingyue.errors import NothingToShowError
 from mingyue.inspection.command import ONE_TEXT, Command
 from mingyue.inspection.recording import Recorder
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.trace_steps import Step, Tracer, tokenizer_steps
 from mingyue.inspection.view import View
 from mingyue.training.loss import loss_of_logits
-from mingyue.words import Language, NothingToShowError, TextTable, Words
+from mingyue.words import Language, TextTable, Words
 
 MOST_CELLS = 1 << 26
 """Attention weights of one layer: 256 MB."""

@@ -22,6 +22,8 @@ from mingyue.words import Language, TextTable, Words
 _WORD = Words("pairs of occurrences of the word", "这个词的各处之间")
 _OTHERS = Words("random pairs of other tokens", "随机的其他 token 之间")
 _MOST_PAIRS_LISTED = 6
+_SAME = 1e-5  # vectors closer than this, relative to the largest distance, are equal but for rounding
+_LEAST_SHARE = 0.01  # of the variance on the second direction of a PCA that is drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +92,7 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
             "线为均值；该词的色带为最小值到最大值，随机对的色带为 5 % 到 95 %。",
         ).of(language),
     )
-    note = _about(view, language)
+    note, low = _about(view, language), _low(view)
     grid = MatrixGrid(
         Words(f'"{word}": cosines between its occurrences by layer', f"“{word}”：各处出现之间的余弦，逐层").of(
             language
@@ -99,9 +101,13 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         row_titles=[""],
         column_titles=layers,
         row_labels=labels,
-        column_labels=labels,
-        low=min(0.0, float(view.cosines_LNN.min())),
+        column_labels=[str(number) for number in range(1, len(labels) + 1)],
+        low=low,
         high=1.0,
+        note=Words(
+            "Rows and columns: the occurrences. Each layer has its own map, all on one scale.",
+            "行和列：各处出现。每层一张图，共用一个色标。",
+        ).of(language),
         language=language,
     )
     last = MatrixChart(
@@ -109,17 +115,54 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         view.cosines_LNN[-1],
         row_labels=labels,
         column_labels=labels,
-        low=math.floor(10 * float(view.cosines_LNN[-1].min())) / 10,  # so that differences are visible
+        low=low,
         high=1.0,
         language=language,
         note=note,
     )
+    return [by_layer, grid, last, *([] if _no_plane(view) else [_plane(view, language)])]
+
+
+def _low(view: VectorsView) -> float:
+    """The lower end of the scale of cosines, such that differences are visible: they are often all above 0.9."""
+    least = float(view.cosines_LNN.min())
+    step = 0.1 if least < 0.95 else 0.01 if least < 0.995 else 0.001
+    return math.floor(least / step + 1e-9) * step if least < 1 - step else 1 - step
+
+
+def _no_plane(view: VectorsView) -> Words | None:
+    """Why a PCA of the final vectors would show nothing; None if it shows something."""
+    apart_NN = np.linalg.norm(view.vectors_LNM[-1][:, None] - view.vectors_LNM[-1], axis=-1)
+    different = len({tuple(row) for row in (apart_NN <= _SAME * (1e-30 + apart_NN.max())).tolist()})
+    if float(view.explained_2.sum()) < _SAME or different < 2:
+        return Words("No PCA: the final vectors do not differ.", "不画 PCA：末端的向量没有差别。")
+    if different < 3:
+        return Words(
+            "No PCA: two different vectors lie on a line, and their cosine says all.",
+            "不画 PCA：只有两个不同的向量，它们在一条直线上，看余弦即可。",
+        )
+    if float(view.explained_2[1]) < _LEAST_SHARE:
+        return Words(
+            f"No PCA: the final vectors lie on a line ({view.explained_2[0]:.1%} of their variance).",
+            f"不画 PCA：末端的向量几乎在一条直线上（占方差的 {view.explained_2[0]:.1%}）。",
+        )
+    return None
+
+
+def _plane(view: VectorsView, language: Language) -> Chart:
+    """The PCA of the final vectors. Equal vectors are one point with the numbers of all of them."""
+    word = view.word
     first, second = view.explained_2.tolist()
-    points = [
-        {"first": x, "second": y, "label": label, "text": str(row + 1)}
-        for (x, y), label, row in zip(view.plane_N2.tolist(), labels, view.text_N.tolist(), strict=True)
-    ]
-    plane = ScatterChart(
+    size = float(np.abs(view.plane_N2).max())
+    places: dict[tuple[float, ...], list[int]] = {}
+    for number, point in enumerate(view.plane_N2.tolist()):
+        places.setdefault(tuple(round(value / size, 2) for value in point), []).append(number)
+    points = []
+    for numbers in places.values():
+        x, y = view.plane_N2[numbers[0]].tolist()
+        listed = ", ".join(str(number + 1) for number in numbers)
+        points.append({"first": x, "second": y, "label": view.labels_N[numbers[0]] if len(numbers) == 1 else listed})
+    return ScatterChart(
         Words(f'"{word}": PCA of its final vectors', f"“{word}”：末端向量的平面图（PCA）").of(language),
         points,
         x="first",
@@ -128,7 +171,6 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         x_title=Words(f"first direction, {first:.0%} of the variance", f"第一方向，占方差 {first:.0%}").of(language),
         y_title=Words(f"second direction, {second:.0%} of the variance", f"第二方向，占方差 {second:.0%}").of(language),
     )
-    return [by_layer, grid, last, plane]
 
 
 def _tables(view: VectorsView, language: Language) -> list[TextTable]:
@@ -206,6 +248,8 @@ def _about(view: VectorsView, language: Language) -> str:
         )
     if not np.isfinite(view.baseline_L3).all():
         notes.append(Words("There are no other tokens to compare with.", "没有其他 token 可供比较。"))
+    if (why := _no_plane(view)) is not None:
+        notes.append(why)
     return ("" if language == "zh" else " ").join(note.of(language) for note in notes)
 
 
@@ -226,17 +270,16 @@ def _attended(view: VectorsView) -> Words:
         advice = Words("", "")
     if not view.alike:
         return seen
-    pairs = [f"{one + 1}–{other + 1}" for one, other in view.alike]
-    few, more = pairs[:_MOST_PAIRS_LISTED], len(pairs) - _MOST_PAIRS_LISTED
+    few, more = view.alike[:_MOST_PAIRS_LISTED], len(view.alike) - _MOST_PAIRS_LISTED
     listed = Words(
-        ", ".join(few) + (f" and {more} more" if more > 0 else ""),
-        "、".join(few) + (f" 等 {len(pairs)} 对" if more > 0 else ""),
+        ", ".join(f"{one + 1} = {other + 1}" for one, other in few) + (f" and {more} more pairs" if more > 0 else ""),
+        "、".join(f"{one + 1} = {other + 1}" for one, other in few) + (f" 等 {len(view.alike)} 对" if more > 0 else ""),
     )
+    apart = f"{view.alike_apart:.0e}" if view.alike_apart else "0"
     return Words(
-        f"{seen.en} Occurrences {listed.en} {why.en}: their vectors cannot differ, at any layer "
-        f"(measured: {view.alike_apart:.0e}).{advice.en}",
-        f"{seen.zh}第 {listed.zh} 处{why.zh}：它们的向量在任何一层都不可能不同"
-        f"（实测差 {view.alike_apart:.0e}）。{advice.zh}",
+        f"{seen.en} Occurrences ({listed.en}) {why.en}: their vectors cannot differ, at any layer "
+        f"(measured difference: {apart}).{advice.en}",
+        f"{seen.zh}有几处（{listed.zh}）{why.zh}：它们的向量在任何一层都不可能不同（实测差 {apart}）。{advice.zh}",
     )
 
 

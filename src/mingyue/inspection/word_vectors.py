@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mingyue.errors import GenerationError
+from mingyue.errors import GenerationError, NothingToShowError
 from mingyue.inspection.arrays import Floats, Ints, to_numpy
 from mingyue.inspection.capture import capture
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.taps import stream_taps
 from mingyue.inspection.tokens import Occurrence, decoded, occurrences
 from mingyue.models import EncoderDecoder
-from mingyue.words import NothingToShowError, Words
+from mingyue.printable import printable
+from mingyue.words import Words
 
 MOST_TEXTS = 64
 MOST_OCCURRENCES = 32
@@ -26,7 +27,7 @@ _AROUND = 6  # characters shown on either side of a word
 
 @dataclass(frozen=True, eq=False)
 class WordVectors:
-    """The vectors of one word, N occurrences, in L rows: the table ("static"), embeddings, each block, final."""
+    """The vectors of one word, N occurrences, in L rows: the table ("static"), embeddings, each layer, final."""
 
     word: str
     pieces: tuple[str, ...]
@@ -172,7 +173,7 @@ class TextVectors:
         before = self.characters[max(0, spot.start - _AROUND) : spot.start]
         after = self.characters[spot.end : spot.end + _AROUND]
         inside = f"{before}[{self.characters[spot.start : spot.end]}]{after}"
-        inside = "".join(c if c.isprintable() else " " for c in inside)
+        inside = printable(inside.replace("\n", "⏎").replace("\t", "⇥"))
         return (
             ("…" if spot.start > _AROUND else "") + inside + ("…" if spot.end + _AROUND < len(self.characters) else "")
         )

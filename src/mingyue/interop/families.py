@@ -14,6 +14,7 @@ from mingyue.interop.llama import LLAMA
 from mingyue.interop.mapping import Family, Json
 from mingyue.interop.marian import MARIAN
 from mingyue.interop.qwen3 import QWEN3
+from mingyue.words import tr
 
 FAMILIES: dict[str, Family[ModelConfig]] = {family.model_type: family for family in (GPT2, LLAMA, QWEN3)}
 
@@ -51,7 +52,9 @@ def to_hf_state(
     theirs |= dict.fromkeys(SPECIAL_IDS)
     for name, value in (special_ids or {}).items():
         if name not in SPECIAL_IDS:
-            raise InteropError(f"special_ids: there is no {name!r}; known: {', '.join(SPECIAL_IDS)}")
+            raise InteropError(
+                tr("special_ids: there is no {name!r}; known: {special_ids}", name, ", ".join(SPECIAL_IDS))
+            )
         theirs[name] = value
     return theirs, tensors
 
@@ -67,8 +70,8 @@ def choose_family(config: ModelConfig) -> Family[ModelConfig]:
         else:
             return family
     raise InteropError(
-        "no known family can express this model:\n" + "\n".join(reasons),
-        advice="Models of the presets modern, gpt2 and llama can be exported.",
+        tr("no known family can express this model:\n") + "\n".join(reasons),
+        advice=tr("Models of the presets modern, gpt2 and llama can be exported."),
     )
 
 
@@ -77,10 +80,15 @@ def _family(name: object, where: str) -> Family[ModelConfig]:
         return FAMILIES[name]
     if name == MARIAN.model_type:
         raise InteropError(
-            f"{where} is {name!r}: an encoder-decoder model, whose SentencePiece tokenizers are not supported",
-            advice="mingyue.interop.from_marian and to_marian convert its weights.",
+            tr(
+                "{where} is {name!r}: an encoder-decoder model, whose SentencePiece tokenizers are not supported",
+                where,
+                name,
+            ),
+            advice=tr("mingyue.interop.from_marian and to_marian convert its weights."),
         )
     guess = nearest(str(name), FAMILIES)
     raise InteropError(
-        f"{where} is {name!r}; known: {', '.join(FAMILIES)}", advice=f"Did you mean {guess}?" if guess else None
+        tr("{where} is {name!r}; known: {families}", where, name, ", ".join(FAMILIES)),
+        advice=tr("Did you mean {guess}?", guess) if guess else None,
     )

@@ -17,6 +17,7 @@ from mingyue.files import explain_os_error, reason_of, write_bytes_atomically, w
 from mingyue.interop.families import from_hf_state, to_hf_state
 from mingyue.models import first_not_finite, read_weights_file
 from mingyue.parsing import read_json_object
+from mingyue.words import tr
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -29,15 +30,15 @@ def load_hf_folder(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
     supported. Nothing in the folder is executed.
     """
     if not folder.is_dir():
-        raise InteropError(f"{folder} is not a folder")
+        raise InteropError(tr("{folder} is not a folder", folder))
     theirs = _read_json(folder / CONFIG)
     tensors = _read_weights(folder)
     if (name := first_not_finite(tensors)) is not None:
-        raise InteropError(f"{folder}: tensor {name} holds NaN or infinity")
+        raise InteropError(tr("{folder}: tensor {name} holds NaN or infinity", folder, name))
     try:
         return from_hf_state(theirs, tensors)
     except InteropError as error:
-        raise InteropError(f"{folder}: {error.message}", advice=error.advice) from error
+        raise InteropError(tr("{folder}: {message}", folder, error.message), advice=error.advice) from error
 
 
 def save_hf_folder(
@@ -60,7 +61,7 @@ def save_hf_folder(
         write_bytes_atomically(folder / WEIGHTS, save(plain, metadata={"format": "pt"}))
         write_text_atomically(folder / CONFIG, json.dumps(theirs, ensure_ascii=False, indent=2) + "\n")
     except OSError as error:
-        message, advice = explain_os_error("the exported model", folder, error)
+        message, advice = explain_os_error(tr("the exported model"), folder, error)
         raise InteropError(message, advice=advice) from error
 
 
@@ -71,21 +72,27 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
         if pickled:
             raise InteropError(
-                f"{folder} holds its weights as a pickle ({pickled[0]}), which can run code when it is loaded",
-                advice="Use a copy with model.safetensors; transformers writes one: model.save_pretrained(folder).",
+                tr(
+                    "{folder} holds its weights as a pickle ({pickled}), which can run code when it is loaded",
+                    folder,
+                    pickled[0],
+                ),
+                advice=tr("Use a copy with model.safetensors; transformers writes one: model.save_pretrained(folder)."),
             )
-        raise InteropError(f"{folder} has neither {WEIGHTS} nor {INDEX}")
+        raise InteropError(tr("{folder} has neither {weights} nor {index}", folder, WEIGHTS, INDEX))
     shard_of = _read_json(folder / INDEX).get("weight_map")
     if not isinstance(shard_of, dict) or not all(isinstance(shard, str) for shard in shard_of.values()):
-        raise InteropError(f"{folder / INDEX} has no weight_map of tensor names to file names")
+        raise InteropError(tr("{folder} has no weight_map of tensor names to file names", folder / INDEX))
     tensors: dict[str, Tensor] = {}
     for shard in sorted(set(shard_of.values())):
         if Path(shard).name != shard or not (folder / shard).is_file():
-            raise InteropError(f"{folder / INDEX} names {shard}, which is not a file in {folder}")
+            raise InteropError(
+                tr("{folder} names {shard}, which is not a file in {folder_2}", folder / INDEX, shard, folder)
+            )
         tensors |= _read_file(folder / shard)
     for name, shard in shard_of.items():
         if name not in tensors:
-            raise InteropError(f"{folder / INDEX}: tensor {name} is not in {shard}")
+            raise InteropError(tr("{folder}: tensor {name} is not in {shard}", folder / INDEX, name, shard))
     return tensors
 
 
@@ -93,15 +100,17 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     try:
         return read_weights_file(path)
     except OSError as error:
-        raise InteropError(f"{path} cannot be read: {reason_of(error)}") from error
+        raise InteropError(tr("{path} cannot be read: {reason}", path, reason_of(error))) from error
     except SafetensorError as error:
-        raise InteropError(f"{path} is damaged: {error}", advice="Copy it again.") from error
+        raise InteropError(tr("{path} is damaged: {error}", path, error), advice=tr("Copy it again.")) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         return read_json_object(path)
     except FileNotFoundError:
-        raise InteropError(f"{path.parent} has no {path.name}: it is not a model of transformers") from None
+        raise InteropError(
+            tr("{folder} has no {name}: it is not a model of transformers", path.parent, path.name)
+        ) from None
     except (OSError, FormatError) as error:
-        raise InteropError(f"{path} cannot be read: {error}") from error
+        raise InteropError(tr("{path} cannot be read: {error}", path, error)) from error

@@ -20,6 +20,7 @@ from torch import Tensor
 from mingyue.config import EncoderDecoderConfig, ModelConfig, PartsConfig
 from mingyue.errors import InteropError, SettingsError
 from mingyue.models import make_model
+from mingyue.words import tr
 
 Json = Mapping[str, Any]
 Config = TypeVar("Config", ModelConfig, EncoderDecoderConfig)
@@ -95,7 +96,9 @@ class Family(Generic[Config]):
         """Their config.json → ours. Raises `InteropError` naming the key that is missing or not supported."""
         for key, value in self.required.items():
             if theirs.get(key, value) != value:
-                raise InteropError(f"config.json: {key} is {theirs[key]!r}; only {value!r} is supported")
+                raise InteropError(
+                    tr("config.json: {key} is {theirs!r}; only {value!r} is supported", key, theirs[key], value)
+                )
         values: dict[str, Any] = {}
         for setting in self.settings:
             values |= dict.fromkeys(setting.fields, _read(setting, theirs))
@@ -105,7 +108,9 @@ class Family(Generic[Config]):
                 values[name] = value(values) if callable(value) else value
             return self.config_class.read(values, source="config.json")
         except (SettingsError, TypeError, ZeroDivisionError) as error:
-            raise InteropError(f"config.json describes no {self.model_type} model: {error}") from error
+            raise InteropError(
+                tr("config.json describes no {model_type} model: {error}", self.model_type, error)
+            ) from error
 
     def write_config(self, config: Config) -> dict[str, Any]:
         """Our config → theirs. Raises `InteropError` naming the setting that the family cannot express.
@@ -116,7 +121,15 @@ class Family(Generic[Config]):
         for name, value in self.fixed.items():
             expected = value(ours) if callable(value) else value
             if ours[name] != expected:
-                raise InteropError(f"{self.model_type} cannot express {name} {ours[name]}: it has {expected}")
+                raise InteropError(
+                    tr(
+                        "{model_type} cannot express {name} {ours}: it has {expected}",
+                        self.model_type,
+                        name,
+                        ours[name],
+                        expected,
+                    )
+                )
         theirs: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
         for setting in self.settings:
             theirs |= dict.fromkeys((setting.theirs, *setting.also), _write(setting, ours, self.model_type))
@@ -141,12 +154,17 @@ class Family(Generic[Config]):
             copy = left.pop(name, None)
             if copy is not None and not torch.equal(copy.float(), state[EMBEDDING]):
                 raise InteropError(
-                    f"tensor {name} is not the embedding table, though config.json says that they are tied"
+                    tr("tensor {name} is not the embedding table, though config.json says that they are tied", name)
                 )
         for name, tensor in left.items():
             if not any(fnmatchcase(name, pattern) for pattern in self.ignored):
                 raise InteropError(
-                    f"tensor {name} {list(tensor.shape)} is not part of a {self.model_type} model of this config.json"
+                    tr(
+                        "tensor {name} {shape} is not part of a {model_type} model of this config.json",
+                        name,
+                        list(tensor.shape),
+                        self.model_type,
+                    )
                 )
         return state
 
@@ -159,7 +177,9 @@ class Family(Generic[Config]):
             for part, piece in zip(parts, whole.split([part.n_rows for part in parts]), strict=True):
                 tensors[part.name] = part.as_theirs(piece).clone(memory_format=torch.contiguous_format)
         for name, tensor in left.items():
-            raise InteropError(f"tensor {name} {list(tensor.shape)} does not belong to a model of this config")
+            raise InteropError(
+                tr("tensor {name} {shape} does not belong to a model of this config", name, list(tensor.shape))
+            )
         return tensors
 
     def _plan(self, config: Config) -> Iterator[tuple[str, list[_Part]]]:
@@ -197,7 +217,12 @@ def check_width_divides(family: str, config: PartsConfig) -> None:
     """Raise `InteropError` where the family needs d_model to be a multiple of n_heads, and it is not."""
     if config.d_model % config.n_heads:
         raise InteropError(
-            f"{family} cannot express d_model {config.d_model} with n_heads {config.n_heads}: it must divide"
+            tr(
+                "{family} cannot express d_model {d_model} with n_heads {n_heads}: it must divide",
+                family,
+                config.d_model,
+                config.n_heads,
+            )
         )
 
 
@@ -252,13 +277,15 @@ def _take(tensors: dict[str, Tensor], part: _Part) -> Tensor:
     shape = part.their_shape
     tensor = tensors.pop(part.name, None)
     if tensor is None:
-        raise InteropError(f"tensor {part.name} {list(shape)} is missing")
+        raise InteropError(tr("tensor {name} {shape} is missing", part.name, list(shape)))
     if tuple(tensor.shape) != shape:
-        raise InteropError(f"tensor {part.name} is {list(tensor.shape)}, the config asks for {list(shape)}")
+        raise InteropError(
+            tr("tensor {name} is {shape}, the config asks for {shape_2}", part.name, list(tensor.shape), list(shape))
+        )
     if not tensor.is_floating_point():
         raise InteropError(
-            f"tensor {part.name} holds {tensor.dtype} numbers",
-            advice="Quantised checkpoints are not read: use the original one.",
+            tr("tensor {name} holds {dtype} numbers", part.name, tensor.dtype),
+            advice=tr("Quantised checkpoints are not read: use the original one."),
         )
     return part.as_ours(tensor)
 
@@ -267,17 +294,28 @@ def _read(setting: Setting, theirs: Json) -> Any:  # noqa: ANN401
     value = theirs.get(setting.theirs)
     if value is None:
         if setting.default is None:
-            raise InteropError(f"config.json has no {setting.theirs}")
+            raise InteropError(tr("config.json has no {theirs}", setting.theirs))
         try:
             value = setting.default(theirs)
         except (KeyError, TypeError, ZeroDivisionError) as error:
             raise InteropError(
-                f"config.json has no {setting.theirs}, and it cannot be computed from the rest: {error!r}"
+                tr(
+                    "config.json has no {theirs}, and it cannot be computed from the rest: {error!r}",
+                    setting.theirs,
+                    error,
+                )
             ) from error
     if setting.values is None:
         return value
     if value not in setting.values:
-        raise InteropError(f"config.json: {setting.theirs} is {value!r}; known: {', '.join(map(str, setting.values))}")
+        raise InteropError(
+            tr(
+                "config.json: {theirs} is {value!r}; known: {values}",
+                setting.theirs,
+                value,
+                ", ".join(map(str, setting.values)),
+            )
+        )
     return setting.values[value]
 
 
@@ -286,11 +324,20 @@ def _write(setting: Setting, ours: Json, family: str) -> Any:  # noqa: ANN401
     value = ours[first]
     for other in others:
         if ours[other] != value:
-            raise InteropError(f"{family} cannot express {other} {ours[other]} with {first} {value}")
+            raise InteropError(
+                tr(
+                    "{family} cannot express {other} {ours} with {first} {value}",
+                    family,
+                    other,
+                    ours[other],
+                    first,
+                    value,
+                )
+            )
     if setting.values is None:
         return value
     theirs = [foreign for foreign, own in setting.values.items() if own == value]
     if not theirs:
         known = ", ".join(dict.fromkeys(map(str, setting.values.values())))
-        raise InteropError(f"{family} cannot express {first} {value}: it knows {known}")
+        raise InteropError(tr("{family} cannot express {first} {value}: it knows {known}", family, first, value, known))
     return theirs[0]

@@ -26,6 +26,7 @@ from mingyue.interop.mapping import (
     weight_and_bias,
 )
 from mingyue.nn import sinusoid_table
+from mingyue.words import tr
 
 _ACTIVATIONS = {
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh",
@@ -68,13 +69,21 @@ def _read_more(theirs: Json) -> dict[str, Any]:
     for one, other in (("encoder_attention_heads", "decoder_attention_heads"), ("encoder_ffn_dim", "decoder_ffn_dim")):
         if one in theirs and theirs.get(other, theirs[one]) != theirs[one]:
             raise InteropError(
-                f"config.json: {one} is {theirs[one]}, {other} {theirs[other]}; stacks must have the same shape"
+                tr(
+                    "config.json: {one} is {theirs}, {other} {theirs_2}; stacks must have the same shape",
+                    one,
+                    theirs[one],
+                    other,
+                    theirs[other],
+                )
             )
     if theirs.get("share_encoder_decoder_embeddings", True):
         if theirs.get("tie_word_embeddings", True) is False:
             raise InteropError(
-                "config.json: share_encoder_decoder_embeddings is true and tie_word_embeddings false; "
-                "one table for all three uses is supported, or one for each side"
+                tr(
+                    "config.json: share_encoder_decoder_embeddings is true and tie_word_embeddings "
+                    "false; one table for all three uses is supported, or one for each side"
+                )
             )
         return {"vocab_size": theirs.get("vocab_size"), "source_vocab_size": None}
     source = theirs.get("vocab_size")
@@ -85,7 +94,7 @@ def _write_more(config: EncoderDecoderConfig) -> dict[str, Any]:
     check_width_divides("marian", config)
     shared = _one_vocabulary(config)
     if shared and not config.tied_output:
-        raise InteropError("marian cannot express one vocabulary (source_vocab_size None) with tied_output False")
+        raise InteropError(tr("marian cannot express one vocabulary (source_vocab_size None) with tied_output False"))
     return {
         "vocab_size": config.vocab_size if shared else config.source_vocab_size,
         "decoder_vocab_size": config.vocab_size,
@@ -159,7 +168,13 @@ def marian_config(theirs: Json) -> EncoderDecoderConfig:
     or inner widths, an untied output layer together with one table for both sides.
     """
     if theirs.get("model_type") != MARIAN.model_type:
-        raise InteropError(f"config.json: model_type is {theirs.get('model_type')!r}, not {MARIAN.model_type!r}")
+        raise InteropError(
+            tr(
+                "config.json: model_type is {model_type!r}, not {model_type_2!r}",
+                theirs.get("model_type"),
+                MARIAN.model_type,
+            )
+        )
     return MARIAN.read_config(theirs)
 
 
@@ -174,7 +189,7 @@ def from_marian(theirs: Json, tensors: Mapping[str, Tensor]) -> tuple[EncoderDec
             expected = sinusoid_table(config.context, config.d_model, config.sinusoid_layout)
             stored = tensors[name].float().cpu()
             if stored.shape != expected.shape or not torch.allclose(stored, expected, atol=0.01):
-                raise InteropError(f"tensor {name} {list(stored.shape)} is not the table of sinusoids")
+                raise InteropError(tr("tensor {name} {shape} is not the table of sinusoids", name, list(stored.shape)))
     return config, MARIAN.read_tensors(config, tensors)
 
 

@@ -9,6 +9,7 @@ from mingyue.errors import InteropError
 from mingyue.interop.llama import ROTARY_FIXED, ROTARY_SETTINGS, ROTARY_TENSORS
 from mingyue.interop.mapping import Family, Json, Setting, TensorRule
 from mingyue.interop.rotary import read_rotary, write_rotary
+from mingyue.words import tr
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -20,7 +21,7 @@ def _read_more(theirs: Json) -> dict[str, Any]:
     kinds = theirs.get("layer_types") or [_SLIDING if window and i >= first else _FULL for i in range(n_layers)]
     if len(set(kinds)) > 1:
         raise InteropError(
-            "config.json: layer_types mixes full and sliding attention; all layers must have the same kind"
+            tr("config.json: layer_types mixes full and sliding attention; all layers must have the same kind")
         )
     return {**read_rotary(theirs), "window": window if kinds[0] == _SLIDING else None}
 

@@ -15,6 +15,7 @@ from mingyue.config import ModelConfig
 from mingyue.errors import InteropError
 from mingyue.interop.mapping import Json
 from mingyue.nn import ntk_base
+from mingyue.words import tr
 
 
 def halves_from_interleaved(weight: Tensor, d_head: int) -> Tensor:
@@ -37,10 +38,10 @@ def read_rotary(theirs: Json) -> dict[str, Any]:
     """
     rope = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
     if any(isinstance(value, dict) for value in rope.values()):
-        raise InteropError("config.json: rope_parameters differ between layers; all layers must have the same")
+        raise InteropError(tr("config.json: rope_parameters differ between layers; all layers must have the same"))
     share = rope.get("partial_rotary_factor", theirs.get("partial_rotary_factor", 1.0))
     if share != 1.0:
-        raise InteropError(f"config.json: partial_rotary_factor is {share}; only whole heads are supported")
+        raise InteropError(tr("config.json: partial_rotary_factor is {share}; only whole heads are supported", share))
     kind = rope.get("rope_type", rope.get("type", "default"))
     scaling: dict[str, Any] | None = None
     try:
@@ -55,9 +56,9 @@ def read_rotary(theirs: Json) -> dict[str, Any]:
                 "high_frequency_factor": rope["high_freq_factor"],
             }
         elif kind != "default":
-            raise InteropError(f"config.json: rope_type is {kind!r}; known: default, linear, llama3")
+            raise InteropError(tr("config.json: rope_type is {kind!r}; known: default, linear, llama3", kind))
     except KeyError as error:
-        raise InteropError(f"config.json: rope_type {kind} has no {error.args[0]}") from error
+        raise InteropError(tr("config.json: rope_type {kind} has no {key}", kind, error.args[0])) from error
     return {"rotary_base": rope.get("rope_theta", theirs.get("rope_theta", 10000.0)), "rotary_scaling": scaling}
 
 

@@ -12,6 +12,7 @@ import torch
 
 from mingyue.errors import InteropError, MissingExtraError
 from mingyue.models import DecoderOnly
+from mingyue.words import tr
 
 TOLERANCE = 1e-4
 _ROWS, _MAX_TOKENS = 2, 256
@@ -35,7 +36,7 @@ def verify_hf(folder: Path, model: DecoderOnly, *, tolerance: float = TOLERANCE,
     more than `tolerance`; `MissingExtraError` without transformers.
     """
     if importlib.util.find_spec("transformers") is None:
-        raise MissingExtraError("transformers is not installed", advice="Install it: pip install 'mingyue[hf]'")
+        raise MissingExtraError(tr("transformers is not installed"), advice=tr("Install it: pip install 'mingyue[hf]'"))
     import transformers
 
     with _quiet():
@@ -44,10 +45,17 @@ def verify_hf(folder: Path, model: DecoderOnly, *, tolerance: float = TOLERANCE,
                 folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
             )
         except (OSError, ValueError, RuntimeError, KeyError) as error:
-            raise InteropError(f"transformers cannot load {folder}: {error}") from error
+            raise InteropError(tr("transformers cannot load {folder}: {error}", folder, error)) from error
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         for name in sorted(map(str, report.get(problem, ()))):
-            raise InteropError(f"{folder}: transformers reports {problem.replace('_', ' ')}, the first is {name}")
+            raise InteropError(
+                tr(
+                    "{folder}: transformers reports {problem}, the first is {name}",
+                    folder,
+                    problem.replace("_", " "),
+                    name,
+                )
+            )
     config = model.config
     n_tokens = min(config.context, _MAX_TOKENS)
     ids_BT = torch.randint(config.vocab_size, (_ROWS, n_tokens), generator=torch.Generator().manual_seed(seed))
@@ -56,8 +64,14 @@ def verify_hf(folder: Path, model: DecoderOnly, *, tolerance: float = TOLERANCE,
     difference = (ours - theirs).abs().max().item()
     if not difference <= tolerance:  # also true for NaN
         raise InteropError(
-            f"{folder}: logits in transformers differ by {difference:.2e} from this model's, more than {tolerance:.0e}",
-            advice="Do not use this folder. Please report it with the model's config.json.",
+            tr(
+                "{folder}: logits in transformers differ by {difference:.2e} from this model's, more "
+                "than {tolerance:.0e}",
+                folder,
+                difference,
+                tolerance,
+            ),
+            advice=tr("Do not use this folder. Please report it with the model's config.json."),
         )
     return Verification(f"transformers {transformers.__version__}", ids_BT.numel(), difference, tolerance)
 

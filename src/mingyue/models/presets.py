@@ -6,6 +6,7 @@ from typing import Any
 
 from mingyue.config import EncoderDecoderConfig, ModelConfig, ModelSettings, SizeSettings
 from mingyue.errors import SettingsError
+from mingyue.words import tr
 
 # Each preset is the published architecture of its family; sizes come from `depth`.
 _PRESETS: dict[str, dict[str, Any]] = {
@@ -69,11 +70,11 @@ def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, cont
     preset = settings.preset or "modern"
     if preset not in _PRESETS:
         raise SettingsError(
-            f"preset {preset} is an encoder-decoder model, which is trained on pairs",
-            advice=f"Give pairs (--source and --target), or one of {', '.join(_PRESETS)}.",
+            tr("preset {preset} is an encoder-decoder model, which is trained on pairs", preset),
+            advice=tr("Give pairs (--source and --target), or one of {presets}.", ", ".join(_PRESETS)),
         )
     if settings.n_encoder_layers is not None:
-        raise SettingsError("a decoder-only model has no encoder: leave --n-encoder-layers out")
+        raise SettingsError(tr("a decoder-only model has no encoder: leave --n-encoder-layers out"))
     values: dict[str, Any] = _PRESETS[preset] | _given(settings)
     if preset in _OWN_BASE:
         values.setdefault("rotary_base", float(max(_LEAST_BASE, context)))
@@ -93,7 +94,7 @@ def resolve_config(settings: ModelSettings, *, vocab_size: int, depth: int, cont
         # A gated part has three matrices where the paper's has two: 8/3 · d_model keeps the parameters equal.
         "d_ff": settings.d_ff or (_round_up(8 * d_model // 3, 32) if gated else 4 * d_model),
     }
-    return ModelConfig.read(values, source="the model settings")
+    return ModelConfig.read(values, source=tr("the model settings"))
 
 
 def resolve_pair_config(
@@ -107,11 +108,11 @@ def resolve_pair_config(
     preset = settings.preset or "translate-small"
     if preset not in _PAIR_PRESETS:
         raise SettingsError(
-            f"preset {preset} is a decoder-only model, which is trained on text, not on pairs",
-            advice=f"Give one of {', '.join(_PAIR_PRESETS)}.",
+            tr("preset {preset} is a decoder-only model, which is trained on text, not on pairs", preset),
+            advice=tr("Give one of {pair_presets}.", ", ".join(_PAIR_PRESETS)),
         )
     if settings.window is not None:
-        raise SettingsError("a sliding window is for decoder-only models: leave --window out")
+        raise SettingsError(tr("a sliding window is for decoder-only models: leave --window out"))
     values: dict[str, Any] = _PAIR_PRESETS[preset] | _given(settings)
     d_model = settings.d_model or (64 * settings.depth if settings.depth else values["d_model"])
     kept = d_model == values["d_model"]
@@ -132,7 +133,7 @@ def resolve_pair_config(
         "d_head": d_head,
         "d_ff": settings.d_ff or (_round_up(8 * d_model // 3, 32) if gated else 4 * d_model),
     }
-    return EncoderDecoderConfig.read(values, source="the model settings")
+    return EncoderDecoderConfig.read(values, source=tr("the model settings"))
 
 
 def preset_parts(settings: ModelSettings, *, of_pairs: bool) -> dict[str, Any]:
@@ -157,8 +158,8 @@ def _head_of(d_model: int, n_heads: int | None) -> int:
         return default_head(d_model)
     if d_model % n_heads:
         raise SettingsError(
-            f"the model settings: d_model {d_model} is not a multiple of n_heads {n_heads}",
-            advice="Change one of them, or give d_head, the width of a head.",
+            tr("the model settings: d_model {d_model} is not a multiple of n_heads {n_heads}", d_model, n_heads),
+            advice=tr("Change one of them, or give d_head, the width of a head."),
         )
     return d_model // n_heads
 

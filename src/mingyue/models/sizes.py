@@ -15,9 +15,10 @@ from typing import Literal
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.models import counts
 from mingyue.nn import chunk_of
+from mingyue.words import tr
 
 FP32_BYTES = 4
-_TABLES = ("embedding", "source embedding", "positions", "output")
+_TABLES = ("embedding", tr("source embedding"), "positions", "output")
 
 Optimiser = Literal["muon", "adamw"]
 
@@ -69,13 +70,13 @@ class Sizes:
             }
         return {
             "embedding": table,
-            "source embedding": (config.source_vocab_size or 0) * config.d_model,
+            tr("source embedding"): (config.source_vocab_size or 0) * config.d_model,
             "positions": 2 * counts.position_parameters(config),
-            "encoder attention": config.n_encoder_layers * attention,
-            "encoder feedforward": config.n_encoder_layers * feedforward,
-            "decoder attention": config.n_layers * attention,
+            tr("encoder attention"): config.n_encoder_layers * attention,
+            tr("encoder feedforward"): config.n_encoder_layers * feedforward,
+            tr("decoder attention"): config.n_layers * attention,
             "cross-attention": config.n_layers * attention,
-            "decoder feedforward": config.n_layers * feedforward,
+            tr("decoder feedforward"): config.n_layers * feedforward,
             "norms": (norms + 2 * config.final_norm) * counts.norm_parameters(config),
             "output": output + config.output_bias * config.vocab_size,
         }

@@ -21,6 +21,7 @@ from mingyue.models.build import Transformer, TransformerConfig, empty_model, ta
 from mingyue.models.sizes import sizes
 from mingyue.parsing import as_object, parse_json
 from mingyue.paths import utf8_name
+from mingyue.words import tr
 
 _DTYPES = {
     "F64": torch.float64,
@@ -124,8 +125,8 @@ def first_not_finite(weights: Mapping[str, Tensor]) -> str | None:
 
 def cannot_read(path: Path, error: OSError) -> UnreadableModelError:
     """The error for a file of a model folder."""
-    advice = "Ask its owner for permission to read it." if isinstance(error, PermissionError) else None
-    return UnreadableModelError(f"{path} cannot be read: {reason_of(error)}", advice=advice)
+    advice = tr("Ask its owner for permission to read it.") if isinstance(error, PermissionError) else None
+    return UnreadableModelError(tr("{path} cannot be read: {reason}", path, reason_of(error)), advice=advice)
 
 
 def read_model(
@@ -145,18 +146,21 @@ def read_model(
     except OSError as error:
         raise cannot_read(path, error) from error
     except SafetensorError as error:
-        raise BundleError(f"{path} is damaged: {error}", advice="Copy it again, or use another checkpoint.") from error
+        raise BundleError(
+            tr("{path} is damaged: {error}", path, error),
+            advice=tr("Copy it again, or use another checkpoint."),
+        ) from error
     converted = [name for name, weight in weights.items() if weight.dtype is not torch.float32]
     notes = []
     if converted:
         kind, others = _name_of(weights[converted[0]].dtype), len(converted) - 1
-        also = f" and {others:,} more" if others else ""
-        notes.append(f"Tensor {converted[0]} ({kind}){also} was converted to float32.")
+        also = tr(" and {others:,} more", others) if others else ""
+        notes.append(tr("Tensor {converted} ({kind}){also} was converted to float32.", converted[0], kind, also))
     weights |= {name: weights[name].float() for name in converted}
     if (name := first_not_finite(weights)) is not None:
         raise BundleError(
-            f"{path}: tensor {name} holds NaN or infinity",
-            advice="The model was damaged, or it was saved after training diverged: use an earlier one.",
+            tr("{path}: tensor {name} holds NaN or infinity", path, name),
+            advice=tr("The model was damaged, or it was saved after training diverged: use an earlier one."),
         )
     model.load_state_dict({name: weight.to(device) for name, weight in weights.items()}, strict=True, assign=True)
     return model.eval(), tuple(notes)
@@ -166,15 +170,28 @@ def _check_sizes(path: Path, file: WeightsFile, config: TransformerConfig) -> No
     """Refuse a config that asks for far more than the file holds, or for tables that do not fit into memory."""
     layers = config.n_layers + (config.n_encoder_layers if isinstance(config, EncoderDecoderConfig) else 0)
     if layers > len(file.stored):
-        raise BundleError(f"{path} holds {len(file.stored):,} tensors, too few for the {layers:,} layers of the config")
+        raise BundleError(
+            tr(
+                "{path} holds {n_stored:,} tensors, too few for the {layers:,} layers of the config",
+                path,
+                len(file.stored),
+                layers,
+            )
+        )
     asked, held = sizes(config).parameters, sum(math.prod(one.shape) for one in file.stored.values())
     if asked > 2 * held + _SMALL:
-        raise BundleError(f"{path} holds {held:,} parameters, the config asks for {asked:,}")
+        raise BundleError(tr("{path} holds {held:,} parameters, the config asks for {asked:,}", path, held, asked))
     needed, free = table_bytes(config), psutil.virtual_memory().available
     if needed > free:
         raise BundleError(
-            f"{path.with_name('config.json')}: the positions of a context of {config.context:,} need "
-            f"{needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
+            tr(
+                "{with_name}: the positions of a context of {context:,} need {needed:,.1f} GB of "
+                "memory, and {free:,.1f} GB are free",
+                path.with_name("config.json"),
+                config.context,
+                needed / 1000000000.0,
+                free / 1000000000.0,
+            )
         )
 
 
@@ -182,15 +199,30 @@ def _check_header(path: Path, file: WeightsFile, model: Transformer) -> None:
     expected = model.state_dict()
     for name, tensor in expected.items():
         if name not in file.stored:
-            raise BundleError(f"{path}: tensor {name} {list(tensor.shape)} is missing")
+            raise BundleError(tr("{path}: tensor {name} {shape} is missing", path, name, list(tensor.shape)))
     for name in sorted(set(file.stored) - set(expected)):
-        raise BundleError(f"{path}: tensor {name} does not belong to this model")
+        raise BundleError(tr("{path}: tensor {name} does not belong to this model", path, name))
     for name, tensor in expected.items():
         found = file.stored[name]
         if found.shape != tuple(tensor.shape):
-            raise BundleError(f"{path}: tensor {name} is {list(found.shape)}, the config asks for {list(tensor.shape)}")
+            raise BundleError(
+                tr(
+                    "{path}: tensor {name} is {shape}, the config asks for {shape_2}",
+                    path,
+                    name,
+                    list(found.shape),
+                    list(tensor.shape),
+                )
+            )
         if not found.dtype.is_floating_point:
-            raise BundleError(f"{path}: tensor {name} is of {_name_of(found.dtype)}, and weights are real numbers")
+            raise BundleError(
+                tr(
+                    "{path}: tensor {name} is of {name_2}, and weights are real numbers",
+                    path,
+                    name,
+                    _name_of(found.dtype),
+                )
+            )
 
 
 def _name_of(dtype: torch.dtype) -> str:

@@ -14,6 +14,7 @@ from mingyue.text.encoders import Progress
 from mingyue.text.merges import learn_merges
 from mingyue.text.pieces import Cutter
 from mingyue.text.spec import FIRST_LEARNED, QWEN2_SPLIT, Spec, bpe_spec
+from mingyue.words import tr
 
 READ_AT_MOST = 1 << 26
 """Bytes of text held in memory; a longer text is sampled evenly."""
@@ -38,8 +39,12 @@ def learn_bpe(
     """
     if vocab_size < FIRST_LEARNED:
         raise TokenizerError(
-            f"a bpe vocabulary of {vocab_size} ids is too small: 256 bytes and 3 special ids need {FIRST_LEARNED}",
-            advice=f"Give --tokenizer-size {FIRST_LEARNED} or more.",
+            tr(
+                "a bpe vocabulary of {vocab_size} ids is too small: 256 bytes and 3 special ids need {first_learned}",
+                vocab_size,
+                FIRST_LEARNED,
+            ),
+            advice=tr("Give --tokenizer-size {first_learned} or more.", FIRST_LEARNED),
         )
     report = progress or (lambda done, total: None)
     blocks = _sample(pieces, read_at_most)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from mingyue.errors import TokenizerError
 from mingyue.text.check import utf8, utf32
 from mingyue.text.spec import FIRST_BYTE, FIRST_LEARNED
+from mingyue.words import tr
 
 _BLOCK = 1 << 20
 RARE_SHARE = 0.005
@@ -65,10 +66,10 @@ def choose_characters(counts: npt.NDArray[np.int64], min_count: int) -> list[str
 
 def no_text(characters: int) -> TokenizerError:
     """The error for a text from which no vocabulary can be learnt."""
-    what = f"only white space ({characters} characters)" if characters else "empty"
+    what = tr("only white space ({characters} characters)", characters) if characters else tr("empty")
     return TokenizerError(
-        f"the training text is {what}: there is nothing to learn a vocabulary from",
-        advice="Check the files, and the field or column that was named.",
+        tr("the training text is {what}: there is nothing to learn a vocabulary from", what),
+        advice=tr("Check the files, and the field or column that was named."),
     )
 
 

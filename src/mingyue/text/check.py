@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mingyue.errors import TokenizerError
+from mingyue.words import tr
 
 
 def utf8(text: str) -> bytes:
@@ -24,8 +25,15 @@ def utf32(text: str) -> bytes:
 def _lone_surrogate(error: UnicodeEncodeError) -> TokenizerError:
     code = ord(error.object[error.start])
     return TokenizerError(
-        f"character {error.start} of {len(error.object)} is U+{code:04X}, half of a surrogate pair: "
-        "it is not a character and has no UTF-8",
-        advice="Read the text with its actual encoding, or repair it with "
-        "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace').",
+        tr(
+            "character {start} of {n_object} is U+{code:04X}, half of a surrogate pair: it is "
+            "not a character and has no UTF-8",
+            error.start,
+            len(error.object),
+            code,
+        ),
+        advice=tr(
+            "Read the text with its actual encoding, or repair it with text.encode('utf-16', "
+            "'surrogatepass').decode('utf-16', 'replace')."
+        ),
     )

@@ -10,6 +10,7 @@ from mingyue.text.char import choose_characters, count_characters, fitting_min_c
 from mingyue.text.encoders import Progress
 from mingyue.text.spec import byte_spec, char_spec
 from mingyue.text.tokenizer import Tokenizer
+from mingyue.words import tr
 
 
 def train_char(pieces: Iterable[str], *, min_count: int | None = 1) -> Tokenizer:
@@ -25,8 +26,14 @@ def train_char(pieces: Iterable[str], *, min_count: int | None = 1) -> Tokenizer
     rare = counts[(counts > 0) & (counts < least)]
     if min_count is None and len(rare):
         tokenizer.notes = (
-            f"{len(rare):,} of {(counts > 0).sum():,} characters, seen fewer than {least} times each and "
-            f"{rare.sum() / counts.sum():.1%} of the text together, use byte fallback (--min-count 1 gives each an id)",
+            tr(
+                "{n_rare:,} of {counts:,} characters, seen fewer than {least} times each and "
+                "{rare:.1%} of the text together, use byte fallback (--min-count 1 gives each an id)",
+                len(rare),
+                (counts > 0).sum(),
+                least,
+                rare.sum() / counts.sum(),
+            ),
         )
     return tokenizer
 

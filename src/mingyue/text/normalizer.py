@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tokenizers
 
+from mingyue.words import listed, tr
+
 # Texts that differ in one respect, whatever normalizer (or sequence, or table of SentencePiece) makes them the same.
 _ALIKE: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    ("letter case", (("A", "a"), ("Ж", "ж"))),
-    ("accents", (("é", "e"), ("ñ", "n"))),
-    ("compatibility characters (ﬁ = fi, ２ = 2)", (("ﬁ", "fi"), ("２", "2"), ("①", "1"))),
-    ("composed and decomposed characters", (("e\u0301", "é"),)),
-    ("white space", (("a  b", "a b"), ("a\tb", "a b"), ("a\nb", "a b"), ("a ", "a"))),
+    (tr("letter case"), (("A", "a"), ("Ж", "ж"))),
+    (tr("accents"), (("é", "e"), ("ñ", "n"))),
+    (tr("compatibility characters (ﬁ = fi, ２ = 2)"), (("ﬁ", "fi"), ("２", "2"), ("①", "1"))),
+    (tr("composed and decomposed characters"), (("e\u0301", "é"),)),
+    (tr("white space"), (("a  b", "a b"), ("a\tb", "a b"), ("a\nb", "a b"), ("a ", "a"))),
 )
 
 
@@ -26,4 +28,4 @@ def lost_by_normalizer(backend: tokenizers.Tokenizer) -> list[str]:
     ]
     if not lost:
         return []
-    return [f"does not distinguish {', '.join(lost)}: text is read, scored and generated without them"]
+    return [tr("does not distinguish {lost}: text is read, scored and generated without them", listed(lost))]

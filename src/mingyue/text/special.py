@@ -11,6 +11,7 @@ import tokenizers
 from mingyue.errors import FormatError, TokenizerError
 from mingyue.parsing import parse_json
 from mingyue.text.spec import Spec, dump
+from mingyue.words import tr
 
 # Names in use, the most specific first; chat tokens and those of BERT are the last resort. The only special token of
 # GPT-2, <|endoftext|>, is EOS: BOS and PAD get ids of their own, since EOS must have loss and padding must not.
@@ -33,8 +34,8 @@ def load_backend(spec: Mapping[str, Any], source: str) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer.from_str(dump(spec))
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(
-            f"{source}: not a tokenizer.json that the tokenizers library can load: {error}",
-            advice="Give the tokenizer.json of a Hugging Face fast tokenizer, or --tokenizer char, bpe or byte.",
+            tr("{source}: not a tokenizer.json that the tokenizers library can load: {error}", source, error),
+            advice=tr("Give the tokenizer.json of a Hugging Face fast tokenizer, or --tokenizer char, bpe or byte."),
         ) from None
     backend.encode_special_tokens = True  # the name of a special token inside text is text
     return backend
@@ -46,12 +47,13 @@ def parse(text: str, source: str) -> Spec:
         spec = parse_json(text)
     except FormatError as error:
         raise TokenizerError(
-            f"{source}: {error.message}", advice="The file is damaged or cut short: copy it again."
+            tr("{source}: {message}", source, error.message),
+            advice=tr("The file is damaged or cut short: copy it again."),
         ) from None
     if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
         raise TokenizerError(
-            f'{source}: JSON, but not a tokenizer.json: it has no "model"',
-            advice="Give the file named tokenizer.json, not tokenizer_config.json or vocab.json.",
+            tr('{source}: JSON, but not a tokenizer.json: it has no "model"', source),
+            advice=tr("Give the file named tokenizer.json, not tokenizer_config.json or vocab.json."),
         )
     return spec
 
@@ -84,7 +86,7 @@ def with_special_tokens(spec: Spec, source: str) -> SpecialTokens:
         if name is None:
             name = next((n for n in names if n not in vocab), f"<|mingyue-{role}|>")
             vocab[name] = max(vocab.values(), default=-1) + 1
-            notes.append(f"{name} added as id {vocab[name]} ({role})")
+            notes.append(tr("{name} added as id {vocab} ({role})", name, vocab[name], role))
         ids[role] = vocab[name]
         entry = next((e for e in added if e["content"] == name), None)
         if entry is None:
@@ -96,7 +98,7 @@ def with_special_tokens(spec: Spec, source: str) -> SpecialTokens:
     complete = {**spec, "truncation": None, "padding": None, "added_tokens": added}
     if dropout := spec["model"].get("dropout"):
         complete["model"] = {**spec["model"], "dropout": None}
-        notes.append(f"BPE dropout {dropout} switched off: a text always has the same ids")
+        notes.append(tr("BPE dropout {dropout} switched off: a text always has the same ids", dropout))
     if complete != spec:
         backend = load_backend(complete, source)
     for role, index in ids.items():
@@ -104,11 +106,18 @@ def with_special_tokens(spec: Spec, source: str) -> SpecialTokens:
         got = backend.token_to_id(name)
         if got != index:
             raise TokenizerError(
-                f"{source}: {name} ({role}) should be id {index}, but the library makes it {got}",
-                advice="The vocabulary has gaps between its ids: add pad, bos and eos tokens to the file.",
+                tr(
+                    "{source}: {name} ({role}) should be id {index}, but the library makes it {got}",
+                    source,
+                    name,
+                    role,
+                    index,
+                    got,
+                ),
+                advice=tr("The vocabulary has gaps between its ids: add pad, bos and eos tokens to the file."),
             )
         if _reachable(name, index, backend):  # the token is in the vocabulary of the model
-            notes.append(f"text that contains {name} becomes that special token")
+            notes.append(tr("text that contains {name} becomes that special token", name))
     return SpecialTokens(complete, backend, ids, notes)
 
 

@@ -9,12 +9,14 @@ from typing import Self, SupportsIndex
 from mingyue.errors import TokenizerError
 from mingyue.files import reason_of, write_text_atomically
 from mingyue.paths import path_of
+from mingyue.printable import token_symbols
 from mingyue.text import spec as specs
 from mingyue.text.encoders import Ids, Progress, encoder_of
 from mingyue.text.normalizer import lost_by_normalizer
 from mingyue.text.special import load_backend, parse, with_special_tokens
 from mingyue.text.stream import StreamDecoder
 from mingyue.text.token_bytes import token_bytes_of
+from mingyue.words import tr
 
 _MOST_IDS = 1 << 22  # tables have an entry for each id up to the highest, and files can name any
 
@@ -60,8 +62,13 @@ class Tokenizer:
         highest = max(backend.get_vocab(with_added_tokens=True).values())
         if highest >= _MOST_IDS:
             raise TokenizerError(
-                f"{source}: the highest id is {highest:,}; a tokenizer has at most {_MOST_IDS:,} ids, 0 included",
-                advice="The file is damaged, or it is not the vocabulary of a language model.",
+                tr(
+                    "{source}: the highest id is {highest:,}; a tokenizer has at most {most_ids:,} ids, 0 included",
+                    source,
+                    highest,
+                    _MOST_IDS,
+                ),
+                advice=tr("The file is damaged, or it is not the vocabulary of a language model."),
             )
         self._spec = spec
         self._backend = backend
@@ -125,6 +132,18 @@ class Tokenizer:
             return "".join(f"<{byte:02X}>" for byte in data)
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
+    def token_label(self, index: int) -> str:
+        """The id as tables and pictures show it: as `token_text`, but nothing is blank: ␣ a space, ⏎ a line end, ␇."""
+        try:
+            text = self.token_bytes(index).decode("utf-8")
+        except UnicodeDecodeError:
+            text = ""
+        if not text:
+            return self.token_text(index)
+        return "".join(
+            c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in token_symbols(text)
+        )
+
     def describe(self) -> dict[str, str | int]:
         """The facts that `mingyue info` shows: kind, number of ids, of special ids, of characters or merges."""
         vocab = self._backend.get_vocab(with_added_tokens=True)
@@ -156,7 +175,7 @@ class Tokenizer:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomically(path, self.to_json() + "\n")
         except OSError as error:
-            raise TokenizerError(f"{path}: cannot write the tokenizer: {reason_of(error)}") from None
+            raise TokenizerError(tr("{path}: cannot write the tokenizer: {reason}", path, reason_of(error))) from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -168,13 +187,13 @@ class Tokenizer:
             text = path.read_bytes().decode("utf-8")
         except OSError as error:
             raise TokenizerError(
-                f"{path}: cannot read the tokenizer: {reason_of(error)}",
-                advice="Give char, bpe, byte, or the path of a tokenizer.json.",
+                tr("{path}: cannot read the tokenizer: {reason}", path, reason_of(error)),
+                advice=tr("Give char, bpe, byte, or the path of a tokenizer.json."),
             ) from None
         except UnicodeDecodeError as error:
             raise TokenizerError(
-                f"{path}: byte {error.start} is not UTF-8, so this is not a tokenizer.json",
-                advice="Convert a SentencePiece or pickle file to a tokenizer.json first.",
+                tr("{path}: byte {start} is not UTF-8, so this is not a tokenizer.json", path, error.start),
+                advice=tr("Convert a SentencePiece or pickle file to a tokenizer.json first."),
             ) from None
         return cls.from_json(text, source=str(path))
 
@@ -182,8 +201,8 @@ class Tokenizer:
         index = number.__index__()
         if not 0 <= index < self.vocab_size:
             raise TokenizerError(
-                f"id {index} is not in the vocabulary, whose ids are 0 to {self.vocab_size - 1}",
-                advice="The ids come from another tokenizer, or from a model with another vocabulary.",
+                tr("id {index} is not in the vocabulary, whose ids are 0 to {vocab_size}", index, self.vocab_size - 1),
+                advice=tr("The ids come from another tokenizer, or from a model with another vocabulary."),
             )
         return index
 
@@ -199,5 +218,5 @@ def _gaps(spec: specs.Spec) -> list[str]:
     unknown = model.get("unk_token")
     if model.get("unk_id") is not None:
         unknown = model["vocab"][model["unk_id"]][0]
-    what = f"becomes {unknown}" if unknown else "may be lost"
-    return [f"a character outside its vocabulary {what}: decoding may not give back the text"]
+    what = tr("becomes {unknown}", unknown) if unknown else tr("may be lost")
+    return [tr("a character outside its vocabulary {what}: decoding may not give back the text", what)]

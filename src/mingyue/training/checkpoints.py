@@ -34,6 +34,7 @@ from mingyue.parsing import read_json_object, take
 from mingyue.paths import utf8_name
 from mingyue.training.sharded_files import read_whole
 from mingyue.training.storage import SET_ASIDE, TEMPORARY, disk_errors, remove_folder, set_aside, sync_file
+from mingyue.words import stacked, tr
 
 FORMAT = 1
 _MODEL, _OPTIMISER, _STATE = "model.safetensors", "optimiser.safetensors", "state.json"
@@ -92,7 +93,7 @@ class Checkpoints:
         check_finite(checkpoint.model, checkpoint.step)
         final = self.path(checkpoint.step)
         fresh = self.folder / f"{TEMPORARY}{final.name}-{os.getpid()}"
-        with disk_errors("the checkpoint", final):
+        with disk_errors(tr("the checkpoint"), final):
             try:
                 fresh.mkdir(parents=True)
                 self.publish(fresh, checkpoint.step, _write(fresh, checkpoint), checkpoint.state)
@@ -137,7 +138,9 @@ class Checkpoints:
             self.check_file(step, name, checksums[name])
         found = list(read_whole(self.path(step))) if whole else [self._tensors(step, name) for name in names]
         if (name := first_not_finite(found[0])) is not None:
-            raise DamagedCheckpointError(f"{self.path(step)} is damaged: the weight {name} is not finite")
+            raise DamagedCheckpointError(
+                tr("{path} is damaged: the weight {name} is not finite", self.path(step), name)
+            )
         return found, state["run"]
 
     def _tensors(self, step: int, name: str) -> dict[str, torch.Tensor]:
@@ -147,7 +150,7 @@ class Checkpoints:
         except OSError as error:
             raise _unreadable(path, error) from error
         except SafetensorError as error:
-            raise DamagedCheckpointError(f"{path} is damaged: {error}") from error
+            raise DamagedCheckpointError(tr("{path} is damaged: {error}", path, error)) from error
 
     def read_state(self, step: int) -> dict[str, Any]:
         """The content of state.json. Raises `CheckpointError` as `load`."""
@@ -167,8 +170,14 @@ class Checkpoints:
             raise _unreadable(path, error) from error
         if found != expected:
             raise DamagedCheckpointError(
-                f"{path} is damaged: its SHA-256 is {found[:12]}…, {_STATE} says {expected[:12]}…",
-                advice="Copy it again, or resume from an earlier checkpoint.",
+                tr(
+                    "{path} is damaged: its SHA-256 is {found}…, {state} says {expected}…",
+                    path,
+                    found[:12],
+                    _STATE,
+                    expected[:12],
+                ),
+                advice=tr("Copy it again, or resume from an earlier checkpoint."),
             )
 
     def read_run(self, step: int) -> dict[str, Any]:
@@ -188,13 +197,13 @@ class Checkpoints:
             try:
                 best = self.read_run(latest)["counters"]["best_step"]
             except DamagedCheckpointError as error:
-                notes.append(f"{error.message}. The checkpoint before it is used.")
+                notes.append(tr("{message}. The checkpoint before it is used.", error.message))
                 continue
             for step in dict.fromkeys([latest if best is None else best, latest]):
                 try:
                     return step, self.load_weights(step), notes
                 except DamagedCheckpointError as error:
-                    notes.append(f"{error.message}. Another checkpoint is used.")
+                    notes.append(tr("{message}. Another checkpoint is used.", error.message))
         if self.steps() != steps:  # pruned while they were read
             return self.load_best()
         raise self._none_sound(notes)
@@ -210,19 +219,23 @@ class Checkpoints:
                 return self.load(step), notes
             except DamagedCheckpointError as error:
                 notes.append(
-                    f"{error.message}. It was set aside as {self._set_aside(step)}; the checkpoint before it is used."
+                    tr(
+                        "{message}. It was set aside as {set_aside}; the checkpoint before it is used.",
+                        error.message,
+                        self._set_aside(step),
+                    )
                 )
         raise self._none_sound(notes)
 
     def _none_sound(self, notes: list[str]) -> CheckpointError:
-        message = f"{self.folder} holds no sound checkpoint"
-        advice = "Start the run again with `mingyue train` and --overwrite."
-        return CheckpointError("\n".join([message, *notes]), advice=advice)
+        message = tr("{folder} holds no sound checkpoint", self.folder)
+        advice = tr("Start the run again with `mingyue train` and --overwrite.")
+        return CheckpointError(stacked([message, *notes]), advice=advice)
 
     def check_none_was_damaged(self) -> None:
         """Raise `CheckpointError` if checkpoints were set aside: a run that began again would replace its model."""
         if aside := sorted(path.name for path in self.folder.glob(f"{SET_ASIDE}*")):
-            raise self._none_sound([f"{name} was damaged and set aside." for name in aside])
+            raise self._none_sound([tr("{name} was damaged and set aside.", name) for name in aside])
 
     def sweep(self) -> list[str]:
         """Remove the remains of an interrupted save or removal; returns their names."""
@@ -247,17 +260,17 @@ class Checkpoints:
 def check_finite(weights: Mapping[str, torch.Tensor], step: int) -> None:
     """Raise `DivergedError` that names the first weight that is not finite."""
     if (name := first_not_finite(weights)) is not None:
-        raise DivergedError(f"the weight {name} is not finite after step {step}: it is not saved")
+        raise DivergedError(tr("the weight {name} is not finite after step {step}: it is not saved", name, step))
 
 
 def _unreadable(path: Path, error: OSError) -> CheckpointError:
     """The error for a file of a checkpoint that cannot be read: a `DamagedCheckpointError` only if it is lost."""
     if isinstance(error, FileNotFoundError):
-        return DamagedCheckpointError(f"{path} is missing")
-    message = f"{path} cannot be read: {reason_of(error)}"
+        return DamagedCheckpointError(tr("{path} is missing", path))
+    message = tr("{path} cannot be read: {reason}", path, reason_of(error))
     if error.errno in _LOST:
         return DamagedCheckpointError(message)
-    advice = "Ask its owner for permission to read it." if isinstance(error, PermissionError) else "Try again."
+    advice = tr("Ask its owner for permission to read it.") if isinstance(error, PermissionError) else tr("Try again.")
     return CheckpointError(message, advice=advice)
 
 
@@ -296,20 +309,25 @@ def _read_state(folder: Path) -> dict[str, Any]:
     try:
         state = read_json_object(path)
     except (OSError, FormatError) as error:
-        raise DamagedCheckpointError(f"{path} cannot be read: {error}") from error
+        raise DamagedCheckpointError(tr("{path} cannot be read: {error}", path, error)) from error
     if not isinstance(state.get("format"), int):
-        raise DamagedCheckpointError(f"{path} is not the state of a checkpoint")
+        raise DamagedCheckpointError(tr("{path} is not the state of a checkpoint", path))
     if state["format"] > FORMAT:
         raise CheckpointError(
-            f"{path} is of format version {state['format']}; this program knows versions up to {FORMAT}",
-            advice="Install a newer mingyue.",
+            tr(
+                "{path} is of format version {state}; this program knows versions up to {format}",
+                path,
+                state["format"],
+                FORMAT,
+            ),
+            advice=tr("Install a newer mingyue."),
         )
     if state.get("checksum") != checksum_of(state):
-        raise DamagedCheckpointError(f"{path} is damaged: its checksum does not fit its content")
+        raise DamagedCheckpointError(tr("{path} is damaged: its checksum does not fit its content", path))
     try:
         take(state, "run", dict)
         for name in take(state, "checksums", dict):
             take(state["checksums"], name, str)
     except FormatError as error:
-        raise DamagedCheckpointError(f"{path} is damaged: {error.message}") from None
+        raise DamagedCheckpointError(tr("{path} is damaged: {message}", path, error.message)) from None
     return state

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mingyue.errors import LostRankError, MingyueError, TrainingError
 from mingyue.runtime import Processes, processes
+from mingyue.words import tr
 
 T = TypeVar("T")
 
@@ -188,9 +189,16 @@ class Ranks:
             wrong = [name for name, one, other in zip(weights, first, found, strict=True) if one != other]
             if wrong:
                 raise TrainingError(
-                    f"the weights of rank {rank} are no longer those of rank 0 after step {step:,}: {wrong[0]} differs"
-                    + (f", and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""),
-                    advice="This step was not saved. Resume the last checkpoint, and check the machine of that rank.",
+                    tr(
+                        "the weights of rank {rank} are no longer those of rank 0 after step {step:,}: {wrong} differs",
+                        rank,
+                        step,
+                        wrong[0],
+                    )
+                    + (tr(", and {n_wrong:,} more", len(wrong) - 1) if len(wrong) > 1 else ""),
+                    advice=tr(
+                        "This step was not saved. Resume the last checkpoint, and check the machine of that rank."
+                    ),
                 )
 
     # --- messages ----------------------------------------------------------------------------------------------------
@@ -215,8 +223,15 @@ class Ranks:
 
     def _lost(self, error: RuntimeError) -> LostRankError:
         return LostRankError(
-            f"rank {self.rank} of {self.size} lost the connection to another process of the run ({_first_line(error)})",
-            advice="That process ended first: look for its error, or for what killed it. The last checkpoint is whole.",
+            tr(
+                "rank {rank} of {size} lost the connection to another process of the run ({error})",
+                self.rank,
+                self.size,
+                _first_line(error),
+            ),
+            advice=tr(
+                "That process ended first: look for its error, or for what killed it. The last checkpoint is whole."
+            ),
         )
 
     def _send(self, message: object) -> None:
@@ -277,10 +292,16 @@ def join() -> Generator[Ranks]:
 def _spell(error: BaseException, *, rank: int = 0) -> dict[str, Any]:
     if isinstance(error, KeyboardInterrupt):
         return {_STOPPED: True}
-    of = f"rank {rank}: " if rank else ""
+    of = tr("rank {rank}: ", rank) if rank else ""
     if isinstance(error, MingyueError):
-        return {_FAILED: [type(error).__name__, of + error.message, error.advice]}
-    return {_FAILED: ["TrainingError", f"rank {rank} failed: {type(error).__name__}: {error}", None]}
+        return {_FAILED: [type(error).__name__, f"{of}{error.message}", error.advice]}
+    return {
+        _FAILED: [
+            "TrainingError",
+            tr("rank {rank} failed: {kind}: {error}", rank, type(error).__name__, error),
+            None,
+        ]
+    }
 
 
 def _family(kind: type[MingyueError]) -> Iterator[type[MingyueError]]:

@@ -16,6 +16,7 @@ from mingyue.training.placement import Placement
 from mingyue.training.plan import Plan, RunSizes
 from mingyue.training.resuming import Tell
 from mingyue.training.state import RunState
+from mingyue.words import tr
 
 
 def choose_final(
@@ -45,8 +46,12 @@ def choose_final(
         )
     if tokens is not None:
         tell(
-            f"The final loss is that of {latest.tokens:,} of {sizes.heldout_tokens:,} held-out tokens, spread evenly: "
-            "all of them would take more than a fifth of the time."
+            tr(
+                "The final loss is that of {tokens:,} of {heldout_tokens:,} held-out tokens, spread "
+                "evenly: all of them would take more than a fifth of the time.",
+                latest.tokens,
+                sizes.heldout_tokens,
+            )
         )
     return latest, weights_step, averaged
 
@@ -61,7 +66,7 @@ def load_best(placement: Placement, state: RunState, tell: Tell) -> int:
         try:
             return placement.checkpoints.load(best).model
         except DamagedCheckpointError as error:
-            tell(f"{error.message}. The last weights are kept instead of the best.")
+            tell(tr("{message}. The last weights are kept instead of the best.", error.message))
             return None
 
     weights = placement.load(read)
@@ -92,7 +97,7 @@ def try_average(
         try:
             average, found = average_weights(placement.checkpoints, last)
         except DamagedCheckpointError as error:
-            tell(f"{error.message}. Nothing is averaged.")
+            tell(tr("{message}. Nothing is averaged.", error.message))
             return None
         steps.extend(found)
         return average
@@ -104,10 +109,19 @@ def try_average(
     load_clean_state(placement.model, average)
     after = measure()
     taken = after.loss <= before.loss
-    which = f"The mean of the last {len(steps)} checkpoints (steps {', '.join(f'{step:,}' for step in steps)})"
+    which = tr(
+        "The mean of the last {n_steps} checkpoints (steps {steps})",
+        len(steps),
+        ", ".join(f"{step:,}" for step in steps),
+    )
     tell(
-        f"{which} has a held-out loss of {after.loss:.4f}, the best single one {before.loss:.4f}: "
-        f"{'the mean' if taken else 'the single one'} is kept."
+        tr(
+            "{which} has a held-out loss of {loss:.4f}, the best single one {loss_2:.4f}: {value} is kept.",
+            which,
+            after.loss,
+            before.loss,
+            tr("the mean") if taken else tr("the single one"),
+        )
     )
     ranks.on_main(lambda: log("average", steps=steps, taken=taken, **after.numbers()))
     if not taken:

@@ -11,6 +11,7 @@ from mingyue.training.plan import Plan, RunSizes, make_plan
 from mingyue.training.resuming import Tell
 from mingyue.training.state import RunState
 from mingyue.training.step import Stepper
+from mingyue.words import tr
 
 
 def first_plan(
@@ -37,7 +38,7 @@ def first_plan(
     plan = Plan.from_json(stepper.ranks.share(choose))
     if old is not None and plan.evaluate_tokens != old.evaluate_tokens and state.best_loss is not None:
         state.best_loss = None
-        tell("Evaluations read another part of the held-out text from here on: the best step is selected again.")
+        tell(tr("Evaluations read another part of the held-out text from here on: the best step is selected again."))
     return plan
 
 
@@ -91,14 +92,27 @@ def choose_plan(
         if wanted > plan.total_steps:
             rate = plan.multiplier(plan.total_steps - 1)
             tell(
-                f"The warm-up of {wanted:,} steps is longer than the run of {plan.total_steps:,}: it takes all of "
-                f"them, and the last step has {rate:.3f} of the peak rate. Give a shorter --warmup, or more steps."
+                tr(
+                    "The warm-up of {wanted:,} steps is longer than the run of {total_steps:,}: it takes "
+                    "all of them, and the last step has {rate:.3f} of the peak rate. Give a shorter "
+                    "--warmup, or more steps.",
+                    wanted,
+                    plan.total_steps,
+                    rate,
+                )
             )
     if old is not None and not same:
         tell(
-            f"The plan is {plan.total_steps:,} steps instead of {old.total_steps:,}; {step:,} are taken. The schedule "
-            f"is that of a run of this length from the start: the rate of the next step is {plan.multiplier(step):.3f} "
-            f"of its peak; by the old plan it was {old.multiplier(step):.3f}."
+            tr(
+                "The plan is {total_steps:,} steps instead of {total_steps_2:,}; {step:,} are taken. "
+                "The schedule is that of a run of this length from the start: the rate of the next "
+                "step is {multiplier:.3f} of its peak; by the old plan it was {multiplier_2:.3f}.",
+                plan.total_steps,
+                old.total_steps,
+                step,
+                plan.multiplier(step),
+                old.multiplier(step),
+            )
         )
     if not pace.evaluation:  # the first measured one may be a stall, so this counts among the last three
         seconds_per_token = pace.step_seconds / 3 / sizes.step_tokens  # forward is a third of a step
@@ -108,5 +122,5 @@ def choose_plan(
             pace.evaluation = seconds_per_token * plan.evaluate_tokens
             pace.final_evaluation = plan.final_seconds(sizes, seconds_per_token)
         pace.steady("evaluation", pace.evaluation)
-        pace.steady("held-out token", seconds_per_token)
+        pace.steady(tr("held-out token"), seconds_per_token)
     return plan

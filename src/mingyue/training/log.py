@@ -26,6 +26,7 @@ from mingyue.errors import FormatError, MissingExtraError
 from mingyue.files import write_bytes_atomically
 from mingyue.parsing import as_object, parse_json, take
 from mingyue.training.storage import SET_ASIDE, disk_errors, free_name
+from mingyue.words import tr
 
 _TYPES: dict[str, type] = {"event": str, "step": int, "tokens": int, "seconds": float}
 _TYPES_OF: dict[str, dict[str, type]] = {
@@ -55,7 +56,7 @@ class MetricsLog:
         kept = content[:size]
         kept = kept[: kept.rfind(b"\n") + 1]
         if kept != content:
-            with disk_errors("the log", self.path):
+            with disk_errors(tr("the log"), self.path):
                 write_bytes_atomically(self.path, kept)
         return content[len(kept) :].count(b"\n")
 
@@ -67,12 +68,16 @@ class MetricsLog:
         if len(sound) == len(lines):
             return None
         aside = free_name(self.path.with_name(f"{SET_ASIDE}{self.path.name}"))
-        with disk_errors("the log", aside):
+        with disk_errors(tr("the log"), aside):
             write_bytes_atomically(aside, content)
             write_bytes_atomically(self.path, b"".join(sound))
-        return (
-            f"{self.path} is damaged: {len(lines) - len(sound)} of {len(lines)} lines are no events. "
-            f"It was set aside as {aside.name}; the other lines are kept."
+        return tr(
+            "{path} is damaged: {n_lines} of {n_lines_2} lines are no events. It was set aside "
+            "as {name}; the other lines are kept.",
+            self.path,
+            len(lines) - len(sound),
+            len(lines),
+            aside.name,
         )
 
     def size(self) -> int:
@@ -83,7 +88,7 @@ class MetricsLog:
         """Append one event. Infinity and NaN, which JSON lacks, become null."""
         line: dict[str, object] = {"event": event, "step": step, "tokens": tokens, "seconds": round(seconds, 3)}
         line |= {key: _finite_or_none(value) for key, value in values.items()}
-        with disk_errors("the log", self.path):
+        with disk_errors(tr("the log"), self.path):
             if self._file is None:
                 self._file = self.path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -95,7 +100,7 @@ class MetricsLog:
         """Close the files. The next `write` opens them again."""
         if self._file is not None:
             file, self._file = self._file, None
-            with disk_errors("the log", self.path):  # it flushes again what could not be written
+            with disk_errors(tr("the log"), self.path):  # it flushes again what could not be written
                 file.close()
         if self._board is not None:
             self._board.close()
@@ -138,8 +143,8 @@ def summary_writer() -> Any:  # noqa: ANN401  (a class of an optional package)
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise MissingExtraError(
-            "--tensorboard needs the tensorboard package, which is not installed",
-            advice="pip install 'mingyue[track]'",
+            tr("--tensorboard needs the tensorboard package, which is not installed"),
+            advice=tr("pip install 'mingyue[track]'"),
         ) from error
     return SummaryWriter
 

@@ -9,6 +9,7 @@ import torch
 
 from mingyue.config import TrainSettings
 from mingyue.errors import SettingsError
+from mingyue.words import stacked, tr
 
 Estimate = Callable[[TrainSettings], int]
 """Peak bytes of a run with these settings."""
@@ -71,11 +72,13 @@ def check_memory(settings: TrainSettings, estimate: Estimate, free: int | None) 
     needed = estimate(settings)
     if not settings.run.memory_check or free is None or needed <= free:
         return
-    fitting = [f"  {options} ({_spell(size)})" for options, size in offers(settings, estimate, free)]
-    advice = "What fits:\n" + "\n".join(fitting) if fitting else "A smaller --depth or --d-model would take less."
+    fitting = [tr("  {options} ({size})", options, _spell(size)) for options, size in offers(settings, estimate, free)]
+    advice = tr("A smaller --depth or --d-model would take less.")
+    if fitting:
+        advice = tr("What fits:\n") + stacked(fitting)
     raise SettingsError(
-        f"training would take about {_spell(needed)} of memory, and {_spell(free)} are free",
-        advice=f"{advice}\n--no-memory-check starts it anyway.",
+        tr("training would take about {needed} of memory, and {free} are free", _spell(needed), _spell(free)),
+        advice=tr("{advice}\n--no-memory-check starts it anyway.", advice),
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mingyue.errors import CheckpointError
+from mingyue.words import tr
 
 _WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module")  # torch.compile, DistributedDataParallel, FSDP
 
@@ -31,14 +32,19 @@ def load_clean_state(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     own = clean_state(model)
     for name, tensor in own.items():
         if name not in weights:
-            raise CheckpointError(f"tensor {name} {list(tensor.shape)} is missing")
+            raise CheckpointError(tr("tensor {name} {shape} is missing", name, list(tensor.shape)))
         if weights[name].shape != tensor.shape:
             raise CheckpointError(
-                f"tensor {name} is {list(weights[name].shape)}, the model asks for {list(tensor.shape)}"
+                tr(
+                    "tensor {name} is {shape}, the model asks for {shape_2}",
+                    name,
+                    list(weights[name].shape),
+                    list(tensor.shape),
+                )
             )
     for name in weights:
         if name not in own:
-            raise CheckpointError(f"tensor {name} does not belong to this model")
+            raise CheckpointError(tr("tensor {name} does not belong to this model", name))
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(weights[name])

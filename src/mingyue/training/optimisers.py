@@ -28,6 +28,7 @@ from mingyue.training.forward import is_sharded
 from mingyue.training.muon import Matrix, Muon
 from mingyue.training.names import clean_name
 from mingyue.training.schedules import paper_peak
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.training.sharded_muon import ShardedMuon
@@ -189,13 +190,15 @@ class Optimisers:
             )
         left = sorted(set(state) - set(self.named_state()))
         if left:
-            raise CheckpointError(f"the optimiser's state holds {left[0]}, which this run has no use for")
+            raise CheckpointError(tr("the optimiser's state holds {left}, which this run has no use for", left[0]))
 
 
 def _take(state: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:
     if name not in state:
-        raise CheckpointError(f"the optimiser's state has no {name}")
+        raise CheckpointError(tr("the optimiser's state has no {name}", name))
     expected = [] if name.endswith(".step") else list(weight.shape)
     if list(state[name].shape) != expected:
-        raise CheckpointError(f"the optimiser's {name} is {list(state[name].shape)}, not {expected}")
+        raise CheckpointError(
+            tr("the optimiser's {name} is {shape}, not {expected}", name, list(state[name].shape), expected)
+        )
     return state[name]

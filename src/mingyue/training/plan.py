@@ -18,6 +18,7 @@ from mingyue.errors import TrainingError
 from mingyue.parsing import as_record
 from mingyue.training.pace import Pace
 from mingyue.training.schedules import ScheduleKind, decay_start, multiplier, warmup_steps
+from mingyue.words import tr
 
 _EVALUATIONS = 20  # over a run, by default
 _EVALUATIONS_BETWEEN_SAMPLES = 5
@@ -152,9 +153,12 @@ class Plan:
 
     def describe_revision(self, step: int, pace: Pace) -> str:
         """A sentence about this revised plan."""
-        return (
-            f"At step {step:,} the speed is no longer that of the plan (now {pace.step_seconds:.3g} s per step): to "
-            f"end on time, the run will have {self.total_steps:,} steps."
+        return tr(
+            "At step {step:,} the speed is no longer that of the plan (now {step_seconds:.3g} s "
+            "per step): to end on time, the run will have {total_steps:,} steps.",
+            step,
+            pace.step_seconds,
+            self.total_steps,
         )
 
     def _paced(self, cadence: Cadence, evaluated: bool) -> Plan:
@@ -249,11 +253,19 @@ def make_plan(
         left = pace.steps_in(60 * minutes - seconds, run.evaluate_every)
         total = step + left
         if left < 1:
-            before, into = ("next", f"{step:,} steps") if step else ("first", "the start")
+            before, into = (tr("next"), tr("{step:,} steps", step)) if step else (tr("first"), tr("the start"))
             raise TrainingError(
-                f"{minutes:g} minutes are over before the {before} step: {seconds:.0f} s went into {into}, "
-                f"a step takes {pace.step_seconds:.2f} s, the end of the run {pace.reserve:.0f} s",
-                advice="Give more --minutes, or a smaller model, batch or text.",
+                tr(
+                    "{minutes:g} minutes are over before the {before} step: {seconds:.0f} s went into "
+                    "{into}, a step takes {step_seconds:.2f} s, the end of the run {reserve:.0f} s",
+                    minutes,
+                    before,
+                    seconds,
+                    into,
+                    pace.step_seconds,
+                    pace.reserve,
+                ),
+                advice=tr("Give more --minutes, or a smaller model, batch or text."),
             )
     kind = schedule.schedule
     warm = warmup_steps(kind, schedule.warmup, total) if warmup is None else warmup

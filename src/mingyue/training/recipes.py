@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mingyue.config import TrainSettings, with_effective_defaults
+from mingyue.words import tr
 
 # "Attention Is All You Need": Adam with β₂ 0.98 and ε 1e-9 and the rate of section 5.3, label smoothing 0.1 (5.4), the
 # last 5 checkpoints averaged (6.1). The paper says nothing of weight decay or clipping.
@@ -34,4 +35,4 @@ def with_recipe(settings: TrainSettings) -> TrainSettings:
     values = dict(_PAIRS) if settings.pairs.given else {}
     if settings.optimiser.recipe == "paper":
         values |= _PAPER
-    return with_effective_defaults(settings, "the recipe", values)
+    return with_effective_defaults(settings, tr("the recipe"), values)

@@ -11,6 +11,7 @@ from mingyue.training.pace import Pace
 from mingyue.training.plan import Plan, RunSizes
 from mingyue.training.state import RunState
 from mingyue.training.step import StepResult
+from mingyue.words import tr
 
 T = TypeVar("T")
 
@@ -23,7 +24,9 @@ def attempt(what: str, make: Callable[[], T], otherwise: T, tell: Callable[[str]
     try:
         return make()
     except Exception as error:
-        tell(f"No {what}: {type(error).__name__}: {error}." if str(error) else f"No {what}: {type(error).__name__}.")
+        kind = type(error).__name__
+        said = tr("No {what}: {kind}: {error}.", what, kind, error)
+        tell(said if str(error) else tr("No {what}: {kind}.", what, kind))
         return otherwise
 
 

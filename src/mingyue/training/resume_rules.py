@@ -8,6 +8,7 @@ from typing import Any
 
 from mingyue.config import ResumeRule, TrainSettings, one_budget, setting_of
 from mingyue.errors import SettingsError
+from mingyue.words import stacked, tr
 
 RULES: dict[str, ResumeRule] = {
     name: details.resume
@@ -32,7 +33,8 @@ class Change:
 
     def describe(self) -> str:
         """A sentence for the user."""
-        return f"{self.name}: {_spell(self.old)} → {_spell(self.new)} ({self.rule.why})"
+        old, new = _spell(self.old), _spell(self.new)
+        return tr("{name}: {old} → {new} ({why})", self.name, old, new, self.rule.why)
 
 
 def changes_between(old: TrainSettings, new: TrainSettings) -> list[Change]:
@@ -46,8 +48,8 @@ def check_changes(changes: list[Change]) -> None:
     refused = [change for change in changes if not change.rule.allowed]
     if refused:
         raise SettingsError(
-            "a resumed run cannot change\n" + "\n".join(f"  {change.describe()}" for change in refused),
-            advice="Keep their old values, or start a new run with `mingyue train`.",
+            tr("a resumed run cannot change\n") + stacked(["  " + change.describe() for change in refused]),
+            advice=tr("Keep their old values, or start a new run with `mingyue train`."),
         )
 
 
@@ -65,5 +67,5 @@ def _flat(settings: TrainSettings) -> dict[str, Any]:
 
 def _spell(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(str(part) for part in value) or "none"
-    return "not given" if value is None else str(value)
+        return ", ".join(str(part) for part in value) or tr("none")
+    return tr("not given") if value is None else str(value)

@@ -20,6 +20,7 @@ from mingyue.training.resume_rules import Change, changes_between, check_changes
 from mingyue.training.run_folder import RunFolder
 from mingyue.training.state import RunState, describe_runtime, plan_key
 from mingyue.training.step import Stepper
+from mingyue.words import tr
 
 Tell = Callable[[str], None]
 """Receives a sentence for the user."""
@@ -52,10 +53,10 @@ def _find(
     checkpoints: Checkpoints, settings: TrainSettings, identity: Mapping[str, Any], tell: Tell
 ) -> tuple[Checkpoint | None, list[Change]]:
     if checkpoints.sweep():
-        tell("Files of an interrupted save were removed.")
+        tell(tr("Files of an interrupted save were removed."))
     if not checkpoints.steps():
         checkpoints.check_none_was_damaged()
-        tell("There is no checkpoint yet: the run starts from the beginning.")
+        tell(tr("There is no checkpoint yet: the run starts from the beginning."))
         return None, []
     found, notes = checkpoints.load_latest()
     changes = changes_between(settings_of(found), settings)
@@ -65,15 +66,20 @@ def _find(
     for key, value in identity.items():
         if found.state["data"].get(key, value) != value:  # earlier versions recorded fewer keys
             raise CheckpointError(
-                f"the run was started with {key} {found.state['data'].get(key)}, and now it is {value}",
-                advice="The text or the tokenizer has changed: restore the old one, or start a new run.",
+                tr(
+                    "the run was started with {key} {key_2}, and now it is {value}",
+                    key,
+                    found.state["data"].get(key),
+                    value,
+                ),
+                advice=tr("The text or the tokenizer has changed: restore the old one, or start a new run."),
             )
     return found, changes
 
 
 def settings_of(checkpoint: Checkpoint) -> TrainSettings:
     """The settings that a checkpoint was saved with."""
-    return TrainSettings.read(checkpoint.state["settings"], source=f"the checkpoint of step {checkpoint.step}")
+    return TrainSettings.read(checkpoint.state["settings"], source=tr("the checkpoint of step {step}", checkpoint.step))
 
 
 def restore(
@@ -87,7 +93,7 @@ def restore(
         stepper.scaler.load_state_dict(found.state["scaler"])
     if changes_measure(changes, settings) and state.best_loss is not None:
         state.best_loss = None
-        tell("Evaluations use another measure from here on: the best step is selected again.")
+        tell(tr("Evaluations use another measure from here on: the best step is selected again."))
     return state, Pace(ending=ending, **found.state["pace"])
 
 
@@ -106,18 +112,34 @@ def match_runtime(checkpoint: Checkpoint, settings: TrainSettings, runtime: Runt
     same_ranks = before.get("ranks", 1) == runtime.world_size  # else a rank has another share of the cores
     on_cpu = runtime.device.type == "cpu"
     if settings.run.threads is None and on_cpu and same_ranks and before["threads"] != runtime.threads:
-        tell(f"The run keeps its {before['threads']} threads (this machine offers {runtime.threads}).")
+        tell(
+            tr(
+                "The run keeps its {before} threads (this machine offers {threads}).",
+                before["threads"],
+                runtime.threads,
+            )
+        )
         torch.set_num_threads(before["threads"])
         runtime = replace(runtime, threads=before["threads"])
     if (before["device"], before["dtype"]) != (now["device"], now["dtype"]):
         tell(
-            f"The run was on {before['device']} in {before['dtype']} and is now on {now['device']} in {now['dtype']}: "
-            "it is no longer bit-for-bit equal to an uninterrupted run."
+            tr(
+                "The run was on {before} in {before_2} and is now on {now} in {now_2}: it is no "
+                "longer bit-for-bit equal to an uninterrupted run.",
+                before["device"],
+                before["dtype"],
+                now["device"],
+                now["dtype"],
+            )
         )
     if not same_ranks:
         tell(
-            f"The run had {before.get('ranks', 1)} processes and has {runtime.world_size} from here on: sums are "
-            "rounded differently, so it is no longer bit-for-bit equal to an uninterrupted run."
+            tr(
+                "The run had {ranks} processes and has {world_size} from here on: sums are rounded "
+                "differently, so it is no longer bit-for-bit equal to an uninterrupted run.",
+                before.get("ranks", 1),
+                runtime.world_size,
+            )
         )
     return runtime
 
@@ -132,5 +154,5 @@ def recorded_plan(
     try:
         return Plan.from_json(recorded["plan"]), recorded["key"] == plan_key(settings)
     except FormatError as error:
-        tell(f"The recorded plan is damaged: {error.message}. A new plan is made.")
+        tell(tr("The recorded plan is damaged: {message}. A new plan is made.", error.message))
         return None, False

@@ -30,6 +30,7 @@ from mingyue.training.checkpoints import Checkpoints, DamagedCheckpointError
 from mingyue.training.locking import lock_file, unlock_file
 from mingyue.training.log import read_log
 from mingyue.training.storage import disk_errors, free_name, remove_folder, set_aside, swept
+from mingyue.words import tr
 
 _SETTINGS, _PLAN, _LOCK = "run.toml", "plan.json", "run.lock"
 _UNFINISHED = re.compile(rf"{TEMPORARY.pattern}|\..+\.\d+\.tmp|\.model-[a-z0-9_]{{8}}\.tmp")
@@ -108,32 +109,33 @@ class RunFolder:
         notes: list[str] = []
         aside: Path | None = None
         if path.is_file():
-            raise CheckpointError(f"{path} is a file, not a folder", advice="Choose another --out.")
+            raise CheckpointError(tr("{path} is a file, not a folder", path), advice=tr("Choose another --out."))
         _sweep_beside(path)
         if path.is_dir() and any(not _is_left_over(inside.name) for inside in path.iterdir()):
             if not (path / _SETTINGS).is_file():
                 raise CheckpointError(
-                    f"{path} is not empty, and what is in it is not a run", advice="Choose another --out."
+                    tr("{path} is not empty, and what is in it is not a run", path),
+                    advice=tr("Choose another --out."),
                 )
             begun = cls(path).begun
             if begun and not settings.run.overwrite:
                 raise CheckpointError(
-                    f"{path} already holds a run",
-                    advice=f"`mingyue resume {path}` resumes it; --overwrite renames it and starts a new run.",
+                    tr("{path} already holds a run", path),
+                    advice=tr("`mingyue resume {path}` resumes it; --overwrite renames it and starts a new run.", path),
                 )
             with cls(path) as old:  # fails while another program writes to it
                 old.unlock()
                 if begun:
                     aside = free_name(path)
-                    with disk_errors("the old run", aside):
+                    with disk_errors(tr("the old run"), aside):
                         path.rename(aside)
-                    notes.append(f"The run that was in {path} is now in {aside}.")
+                    notes.append(tr("The run that was in {path} is now in {aside}.", path, aside))
                 else:
                     old.remove()  # stopped before its first checkpoint: nothing to resume
         folder = cls(path)
         folder._replaced = aside
         try:
-            with disk_errors("the run folder", path):
+            with disk_errors(tr("the run folder"), path):
                 path.mkdir(parents=True, exist_ok=True)
             folder.lock()
             folder.sweep()
@@ -152,7 +154,8 @@ class RunFolder:
         folder = cls(path)
         if not folder.settings_path.is_file() and not Checkpoints(folder.checkpoints).steps():
             raise CheckpointError(
-                f"{path} holds no run: there is no {_SETTINGS} in it", advice="Start one with `mingyue train`."
+                tr("{path} holds no run: there is no {settings} in it", path, _SETTINGS),
+                advice=tr("Start one with `mingyue train`."),
             )
         return folder
 
@@ -173,7 +176,7 @@ class RunFolder:
         """Write run.toml, without settings that are None."""
         self.check_in_place()
         text = _HEADER + escape_names(tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True)))
-        with disk_errors("the settings", self.settings_path):
+        with disk_errors(tr("the settings"), self.settings_path):
             write_text_atomically(self.settings_path, text)
 
     def read_settings(self) -> TrainSettings:
@@ -189,8 +192,10 @@ class RunFolder:
                 raise ValueError("there is nothing in it")
         except (OSError, ValueError) as error:  # not TOML, or empty
             raise SettingsError(
-                f"{self.settings_path} cannot be read: {error}",
-                advice="Correct it, or delete it: `mingyue resume` then takes the settings from the latest checkpoint.",
+                tr("{settings_path} cannot be read: {error}", self.settings_path, error),
+                advice=tr(
+                    "Correct it, or delete it: `mingyue resume` then takes the settings from the latest checkpoint."
+                ),
             ) from error
         return TrainSettings.read(values, source=str(self.settings_path))
 
@@ -200,7 +205,11 @@ class RunFolder:
             return None
         step, settings = self._settings_of_latest()
         self.write_settings(settings)
-        return f"{self.settings_path} was missing; the settings are those of the checkpoint of step {step:,}."
+        return tr(
+            "{settings_path} was missing; the settings are those of the checkpoint of step {step:,}.",
+            self.settings_path,
+            step,
+        )
 
     def _settings_of_latest(self) -> tuple[int, TrainSettings]:
         checkpoints = Checkpoints(self.checkpoints)
@@ -210,12 +219,14 @@ class RunFolder:
             except DamagedCheckpointError:
                 continue
             return step, TrainSettings.read(values, source=str(checkpoints.path(step)))
-        raise CheckpointError(f"{self.settings_path} is missing, and no checkpoint is sound that could replace it")
+        raise CheckpointError(
+            tr("{settings_path} is missing, and no checkpoint is sound that could replace it", self.settings_path)
+        )
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Write the plan; it is on the disk when this returns."""
         self.check_in_place()
-        with disk_errors("the plan", self.path / _PLAN):
+        with disk_errors(tr("the plan"), self.path / _PLAN):
             write_text_atomically(self.path / _PLAN, json.dumps(sealed(plan), indent=1) + "\n")
 
     def read_plan(self, key: str, tell: Callable[[str], None]) -> dict[str, Any] | None:
@@ -225,7 +236,7 @@ class RunFolder:
         key `key`; `tell` receives a sentence about it.
         """
         path = self.path / _PLAN
-        damage = "is missing"
+        damage = tr("is missing")
         if path.is_file():
             try:
                 found = read_json_object(path)
@@ -233,18 +244,18 @@ class RunFolder:
                     take(found, "key", str)
                     take(found, "plan", dict)
                     return found
-                damage = "is damaged: its checksum does not fit its content"
+                damage = tr("is damaged: its checksum does not fit its content")
             except PermissionError as error:
-                raise CheckpointError(f"{path} cannot be read: permission denied") from error
+                raise CheckpointError(tr("{path} cannot be read: permission denied", path)) from error
             except (OSError, FormatError) as error:
-                damage = f"cannot be read: {error}"
-            damage += f". It was set aside as {set_aside(path).name}"
+                damage = tr("cannot be read: {error}", error)
+            damage += tr(". It was set aside as {name}", set_aside(path).name)
         plans = [line for line in read_log(self.metrics) if line["event"] == "plan"]
         if not plans:
             if damage != "is missing":
-                tell(f"{path} {damage}; a new plan is made.")
+                tell(tr("{path} {damage}; a new plan is made.", path, damage))
             return None
-        tell(f"{path} {damage}; the plan is taken from {self.metrics.name}.")
+        tell(tr("{path} {damage}; the plan is taken from {name}.", path, damage, self.metrics.name))
         known = ("event", "step", "tokens", "seconds")
         return {"key": key, "plan": {name: value for name, value in plans[-1].items() if name not in known}}
 
@@ -255,7 +266,7 @@ class RunFolder:
         """
         self.check_in_place()
         self.unlock()
-        with disk_errors("the run folder", self.path):
+        with disk_errors(tr("the run folder"), self.path):
             if self.path.is_dir():
                 remove_folder(self.path)
             if self._replaced is not None:
@@ -268,7 +279,7 @@ class RunFolder:
         Raises `CheckpointError` when another program has locked it.
         """
         path = self.path / _LOCK
-        with disk_errors("the lock", path):
+        with disk_errors(tr("the lock"), path):
             file = path.open("a+b")
         try:
             lock_file(file)
@@ -277,8 +288,9 @@ class RunFolder:
             holder = file.read(20).decode("ascii", "replace").strip()
             file.close()
             raise CheckpointError(
-                f"{self.path} is in use by another program" + (f" (process {holder})" if holder else ""),
-                advice="Wait for it to end, or stop it with Ctrl-C: it saves first.",
+                tr("{path} is in use by another program", self.path)
+                + (tr(" (process {holder})", holder) if holder else ""),
+                advice=tr("Wait for it to end, or stop it with Ctrl-C: it saves first."),
             ) from None
         file.truncate(0)
         with suppress(OSError):  # the number is information only: a full disk must not prevent the lock
@@ -300,9 +312,14 @@ class RunFolder:
             same = False
         if not same:
             raise CheckpointError(
-                f"{self.path} was removed, renamed or replaced while this program wrote to it: nothing more is saved",
-                advice="If it was renamed, resume it under its new name: its checkpoints are whole. "
-                "If it was removed, start again.",
+                tr(
+                    "{path} was removed, renamed or replaced while this program wrote to it: nothing more is saved",
+                    self.path,
+                ),
+                advice=tr(
+                    "If it was renamed, resume it under its new name: its checkpoints are whole. If it "
+                    "was removed, start again."
+                ),
             )
 
     def unlock(self) -> None:

@@ -32,6 +32,7 @@ from mingyue.training.distributed import Ranks
 from mingyue.training.names import clean_state
 from mingyue.training.sharded_files import file_numbers, is_optimiser_state, shapes_in
 from mingyue.training.storage import TEMPORARY, disk_errors, sync_file
+from mingyue.words import tr
 
 T = TypeVar("T")
 
@@ -124,7 +125,9 @@ class ShardedCheckpoints(Checkpoints):
         except CheckpointError as error:
             self._error = error
         except BaseException as error:  # a lost process group or a bug: reported by the next call
-            self._error = CheckpointError(f"the checkpoint {final} was not written: {type(error).__name__}: {error}")
+            self._error = CheckpointError(
+                tr("the checkpoint {final} was not written: {kind}: {error}", final, type(error).__name__, error)
+            )
         if self._error is not None and self._ranks.is_main:
             shutil.rmtree(fresh, ignore_errors=True)
 
@@ -156,17 +159,24 @@ class ShardedCheckpoints(Checkpoints):
     def _together(self, final: Path, work: Callable[[], T]) -> list[T]:
         """Run `work` on every rank; returns the results of all. Raises the first error on all of them."""
         try:
-            with disk_errors("the checkpoint", final):
+            with disk_errors(tr("the checkpoint"), final):
                 mine: tuple[T | None, str | None, str | None] = (work(), None, None)
         except MingyueError as error:
             mine = (None, error.message, error.advice)
         except Exception as error:
-            mine = (None, f"the checkpoint {final} was not written: {type(error).__name__}: {error}", None)
+            mine = (
+                None,
+                tr("the checkpoint {final} was not written: {kind}: {error}", final, type(error).__name__, error),
+                None,
+            )
         found: list[Any] = [None] * self._ranks.size
         dist.all_gather_object(found, mine, group=self._group)
         for rank, (_, message, advice) in enumerate(found):
             if message is not None:
-                raise CheckpointError(f"{message} (rank {rank} of {self._ranks.size})", advice=advice)
+                raise CheckpointError(
+                    tr("{message} (rank {rank} of {size})", message, rank, self._ranks.size),
+                    advice=advice,
+                )
         return [result for result, _, _ in found]
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -200,7 +210,7 @@ class ShardedCheckpoints(Checkpoints):
             dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(folder)), process_group=self._group)
         except dcp.CheckpointException as error:
             rank, (cause, _) = min(error.failures.items(), key=lambda item: item[0])
-            raise CheckpointError(f"{folder} cannot be read by rank {rank}: {cause}") from error
+            raise CheckpointError(tr("{folder} cannot be read by rank {rank}: {cause}", folder, rank, cause)) from error
         optimiser = {name: tensor for name, tensor in tensors.items() if is_optimiser_state(name)}
         return Checkpoint(step, {name: tensors[name] for name in weights}, optimiser, state["run"])
 
@@ -231,17 +241,19 @@ def _room_for(weights: Mapping[str, Tensor], found: Mapping[str, tuple[torch.Siz
     """An empty tensor for each tensor in a checkpoint, divided as the weight that it is, or that it belongs to."""
     for name, weight in weights.items():
         if name not in found:
-            raise CheckpointError(f"tensor {name} {list(weight.shape)} is missing")
+            raise CheckpointError(tr("tensor {name} {shape} is missing", name, list(weight.shape)))
     room: dict[str, Tensor] = {}
     for name, (size, dtype) in found.items():
         owner = name if not is_optimiser_state(name) else name.partition(".")[2].rpartition(".")[0]
         weight = weights.get(owner)
         if weight is None:
-            raise CheckpointError(f"tensor {name} does not belong to this model")
+            raise CheckpointError(tr("tensor {name} does not belong to this model", name))
         if not size and weight.ndim:
             room[name] = torch.empty(size, dtype=dtype)  # a count of steps, the same on every rank
         elif size != weight.shape:
-            raise CheckpointError(f"tensor {name} is {list(size)}, the model asks for {list(weight.shape)}")
+            raise CheckpointError(
+                tr("tensor {name} is {size}, the model asks for {shape}", name, list(size), list(weight.shape))
+            )
         else:
             room[name] = torch.empty_like(weight, dtype=dtype)
     return room

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mingyue.errors import CheckpointError
+from mingyue.words import tr
 
 _OF_OPTIMISERS = ("adamw.", "muon.")
 
@@ -52,6 +53,6 @@ def read_whole(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         try:
             load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
         except CheckpointException as error:
-            raise CheckpointError(f"{folder} cannot be put together: {error.failures}") from error
+            raise CheckpointError(tr("{folder} cannot be put together: {failures}", folder, error.failures)) from error
     weights = {name: tensor for name, tensor in tensors.items() if not is_optimiser_state(name)}
     return weights, {name: tensor for name, tensor in tensors.items() if is_optimiser_state(name)}

@@ -33,6 +33,7 @@ from mingyue.training.distributed import Ranks
 from mingyue.training.forward import AnyBatch, end_forward
 from mingyue.training.names import clean_name
 from mingyue.training.recompute import recompute_blocks
+from mingyue.words import tr
 
 _ENTRIES = ("encode", "hidden")
 """Methods of a model, besides `forward`, that training calls: they use weights that belong to no block."""
@@ -50,7 +51,8 @@ def build_sharded(
     """
     if runtime.dtype is torch.float16:
         raise SettingsError(
-            "a sharded run computes in fp32 or bf16, and fp16 was asked for", advice="Leave --dtype out, or give bf16."
+            tr("a sharded run computes in fp32 or bf16, and fp16 was asked for"),
+            advice=tr("Leave --dtype out, or give bf16."),
         )
     with torch.device("meta"):
         model = make_model(config)

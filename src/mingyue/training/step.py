@@ -22,6 +22,7 @@ from mingyue.training.gradients import GradientSum
 from mingyue.training.loss import loss_of_hidden
 from mingyue.training.optimisers import Optimisers
 from mingyue.training.signals import StopRequests
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.training.sharding import ShardedGradients
@@ -218,7 +219,7 @@ class Stepper:
 
     def _diagnose(self, step: int, micro_batches: Sequence[AnyBatch], result: StepResult) -> DivergedError:
         """The error, with the first tensor that is not finite: a weight, a value of the forward pass, or a gradient."""
-        what = "the loss" if not math.isfinite(result.nats) else "the gradient"
+        what = tr("the loss") if not math.isfinite(result.nats) else tr("the gradient")
         value = result.nats if what == "the loss" else result.gradient_norm
         found = (
             _first_bad_weight(self.model),
@@ -228,9 +229,17 @@ class Stepper:
         kinds = zip(*self.ranks.collect(found), strict=True)
         where = next(
             (where for kind in kinds for where in kind if where),
-            "every single tensor is finite: the sum of finite numbers overflowed",
+            tr("every single tensor is finite: the sum of finite numbers overflowed"),
         )
-        return DivergedError(f"{what} became {value} at step {step + 1}: {where}. No weight was updated by this step.")
+        return DivergedError(
+            tr(
+                "{what} became {value} at step {step}: {where}. No weight was updated by this step.",
+                what,
+                value,
+                step + 1,
+                where,
+            )
+        )
 
     @torch.no_grad()
     def _first_bad_value(self, step: int, micro_batches: Sequence[AnyBatch]) -> str | None:
@@ -243,7 +252,7 @@ class Stepper:
                 taps("logits", self.model.output(x_NM))
             for name, value in taps.values.items():  # no early return: the ranks of a sharded model compute together
                 if found is None and not bool(torch.isfinite(value).all()):
-                    found = f"the first value that is not finite is the output of {name}"
+                    found = tr("the first value that is not finite is the output of {name}", name)
         end_forward(self.model)
         return found
 
@@ -271,7 +280,7 @@ def _to_numbers(nats: Tensor, norm: Tensor, tokens: int) -> tuple[float, int, fl
 def _first_bad_weight(model: Transformer) -> str | None:
     for name, weight in model.named_parameters():
         if not bool(torch.isfinite(weight).all()):
-            return f"the weight {name} is not finite"
+            return tr("the weight {name} is not finite", name)
     return None
 
 
@@ -279,5 +288,5 @@ def _first_bad_gradient(model: Transformer) -> str | None:
     # The backward pass goes from the output to the embeddings: the last bad name is where it began.
     for name, weight in reversed(list(model.named_parameters())):
         if weight.grad is not None and not bool(torch.isfinite(weight.grad).all()):
-            return f"the first gradient that is not finite, coming from the output, is that of {name}"
+            return tr("the first gradient that is not finite, coming from the output, is that of {name}", name)
     return None

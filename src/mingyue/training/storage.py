@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from mingyue.errors import CheckpointError
 from mingyue.files import explain_os_error, sync_folder
+from mingyue.words import tr
 
 TEMPORARY = "tmp-"
 SET_ASIDE = "damaged-"
@@ -45,7 +46,7 @@ def free_name(path: Path) -> Path:
 def set_aside(path: Path) -> Path:
     """Rename a damaged file or folder, so that it is not read again; returns the new path."""
     aside = free_name(path.with_name(f"{SET_ASIDE}{path.name}"))
-    with disk_errors("the new name of what is damaged", aside):
+    with disk_errors(tr("the new name of what is damaged"), aside):
         path.rename(aside)
         sync_folder(path.parent)
     return aside
@@ -77,8 +78,8 @@ def _explain(what: str, path: Path, error: OSError) -> CheckpointError:
         error = OSError(errno.ENOSPC, error.strerror)
     message, advice = explain_os_error(what, path, error)
     if error.errno == errno.ENOSPC:
-        message += f" ({_free(path)} free)"
-        advice = "Free some space, then run `mingyue resume`: earlier checkpoints are whole."
+        message += tr(" ({free} free)", _free(path))
+        advice = tr("Free some space, then run `mingyue resume`: earlier checkpoints are whole.")
     return CheckpointError(message, advice=advice)
 
 
@@ -86,4 +87,4 @@ def _free(path: Path) -> str:
     for folder in path.parents:
         if folder.is_dir():
             return f"{shutil.disk_usage(folder).free / 1e6:,.1f} MB"
-    return "nothing known"
+    return tr("nothing known")

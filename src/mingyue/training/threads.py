@@ -21,6 +21,7 @@ from mingyue.training.forward import AnyBatch, hidden_and_targets
 from mingyue.training.loss import loss_of_hidden
 from mingyue.training.pace import Pace
 from mingyue.training.prepare import compiles
+from mingyue.words import listed, tr
 
 _REPEATS = 3
 _LONG = 2.0  # seconds of a pass that is not repeated
@@ -40,10 +41,18 @@ class Measured:
 
     def describe(self) -> str:
         """A sentence for the user."""
-        times = ", ".join(f"{1000 * seconds:.3g} ms on {threads}" for threads, seconds in self.seconds.items())
-        return (
-            f"threads: {self.threads}, measured: a pass takes {times} (of {available_cores()} cores; --threads sets "
-            "the number, which changes how sums are rounded)"
+        times = listed(
+            [
+                tr("{milliseconds:.3g} ms on {threads}", 1000 * seconds, threads)
+                for threads, seconds in self.seconds.items()
+            ]
+        )
+        return tr(
+            "threads: {threads}, measured: a pass takes {times} (of {available_cores} cores; "
+            "--threads sets the number, which changes how sums are rounded)",
+            self.threads,
+            times,
+            available_cores(),
         )
 
 

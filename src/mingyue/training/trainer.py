@@ -33,6 +33,7 @@ from mingyue.training.run_folder import RunFolder
 from mingyue.training.signals import StopRequests
 from mingyue.training.state import RunState, checkpoint_content, plan_key
 from mingyue.training.step import Stepper, StepResult
+from mingyue.words import tr
 
 T = TypeVar("T")
 
@@ -65,7 +66,9 @@ class Trainer:
         self.stop, self.ranks = stop, ranks = stop or StopRequests(), ranks or Ranks()
         self.has_heldout, tell = self.sizes.heldout_tokens > 0, self.observer.on_note
         if settings.run.patience is not None and not self.has_heldout:
-            raise SettingsError("patience needs held-out text, and nothing is held out", advice="Leave --patience out.")
+            raise SettingsError(
+                tr("patience needs held-out text, and nothing is held out"), advice=tr("Leave --patience out.")
+            )
 
         # The model, on its device, and what it resumes from.
         self.whole, self.placement = model, place_model(model, settings, folder.checkpoints, runtime, ranks)
@@ -175,7 +178,7 @@ class Trainer:
         found = None if watch is None else watch.look(self.pace, self.clock.seconds())
         if found is None:
             return
-        self.observer.on_note(f"Steps take more than twice as long as before. {found.describe()}")
+        self.observer.on_note(tr("Steps take more than twice as long as before. {describe}", found.describe()))
         if found.threads != self.runtime.threads:
             self.runtime = replace(self.runtime, threads=found.threads)
             self.settings = self.settings.with_flat(threads=found.threads)
@@ -214,7 +217,7 @@ class Trainer:
         tell = self.observer.on_note
         evaluation = self.latest = self._measure_loss(self.plan.evaluate_tokens)
         if self.plan.evaluate_tokens is not None:
-            seconds_per_token = pace.steady("held-out token", (self.clock.seconds() - start) / evaluation.tokens)
+            seconds_per_token = pace.steady(tr("held-out token"), (self.clock.seconds() - start) / evaluation.tokens)
             pace.final_evaluation = self.plan.final_seconds(self.sizes, seconds_per_token)
         if callbacks.measure is not None or self._samples_at(state.evaluations + 1):
             self.placement.gather_weights()
@@ -231,7 +234,13 @@ class Trainer:
             self.observer.on_evaluate(EvaluationReport(state.step, now, evaluation, best, measures=measures))
             if callbacks.select is not None and tied and not self.tie_told:
                 self.tie_told = True
-                tell(f"{callbacks.select.upper()} {-value:.2f} again: the lower held-out loss decides between equals.")
+                tell(
+                    tr(
+                        "{select} {value:.2f} again: the lower held-out loss decides between equals.",
+                        callbacks.select.upper(),
+                        -value,
+                    )
+                )
             if callbacks.sample is not None and self._samples_at(state.evaluations):
                 self._sample(callbacks.sample)
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mingyue.claims.attention.recurrent import Recurrent, parameters_of, recurrent
-from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
+from mingyue.claims.attention.recurrent import Recurrent, forget_slowly, parameters_of, recurrent
+from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial
 from mingyue.claims.figures import Lines
 from mingyue.claims.training import accuracy, fit, seeds, tiny
 from mingyue.models import DecoderOnly
@@ -18,31 +18,39 @@ from mingyue.nn import Taps
 REACHES, FORGETS = 0.9, 0.5
 """Accuracy from which a net has found the key, and below which it has not; chance is 1/8."""
 KEPT, VANISHED = 1e-2, 1e-4
-"""Gradient at the key over the longest distance, as a share of that over the shortest."""
+"""Gradient at the key over the longest distance, as a share of that over the shortest: at least, and at most."""
 _KEYS, _NOISE = 8, 8
 _ASK = _KEYS + _NOISE
 _VOCABULARY = _ASK + 1
 _WIDTH, _BATCH = 32, 16
-_NETS = ("tanh", "lstm", "transformer")
+_RECURRENT = ("tanh", "lstm", "chrono")
+_NETS = (*_RECURRENT, "transformer")
+_RATES = {"tanh": 3e-3, "lstm": 1e-2, "chrono": 1e-2, "transformer": 3e-3}
+"""Of 1e-3, 3e-3 and 1e-2, the learning rate at which each learns the shortest distance soonest."""
 
 
 def measure(trial: Trial) -> Measurement:
     """Train each net at each distance; gradient at the key before and after."""
     distances = trial.pick((4, 12), (8, 32, 128), (8, 32, 128, 256))
-    steps = trial.pick(30, 300, 600)
+    steps = trial.pick(30, 450, 1500)
     runs: list[dict[str, Any]] = []
     for seed in seeds(trial, 1, 3, 5):
         for distance in distances:
             for name, net in _nets(distance, seed).items():
-                runs.append({"net": name, "distance": distance, **_run(net, distance, steps, seed)})
+                runs.append({"net": name, "distance": distance, **_run(net, _RATES[name], distance, steps, seed)})
 
     def over(what: str, name: str, distance: int) -> list[float]:
         return [run[what] for run in runs if run["net"] == name and run["distance"] == distance]
 
-    near, far = distances[0], distances[-1]
-    numbers = {"distance": Number.exact(far, "tokens")}
+    near, middle, far = distances[0], distances[1], distances[-1]
+    numbers = {
+        f"{name}distance": Number.exact(distance, "tokens")
+        for name, distance in (("shortest_", near), ("middle_", middle), ("", far))
+    }
     for name in _NETS:
         numbers[f"accuracy_{name}"] = Number.median(over("accuracy", name, far))
+        numbers[f"accuracy_{name}_middle"] = Number.median(over("accuracy", name, middle))
+        numbers[f"accuracy_{name}_shortest"] = Number.median(over("accuracy", name, near))
         shares = zip(over("before", name, far), over("before", name, near), strict=True)
         numbers[f"gradient_kept_{name}"] = Number.median([a / b for a, b in shares])
     numbers["parameters_apart"] = Number.exact(_parameters_apart(far))
@@ -61,11 +69,14 @@ def measure(trial: Trial) -> Measurement:
 
 
 def _nets(distance: int, seed: int) -> dict[str, nn.Module]:
-    """The three, with as many parameters as the Transformer has (its positions are a formula, so of any length)."""
+    """All nets, with as many parameters as the Transformer has (its positions are a formula, so of any length)."""
     model = tiny(_VOCABULARY, context=distance + 1, d_model=_WIDTH, n_layers=2, positions="rotary", seed=seed)
     size = parameters_of(model)
-    others = {kind: recurrent(kind, _VOCABULARY, _WIDTH, size, seed) for kind in ("tanh", "lstm")}
-    return {**others, "transformer": model}
+    tanh = recurrent("tanh", _VOCABULARY, _WIDTH, size, seed)
+    lstm, chrono = (recurrent("lstm", _VOCABULARY, _WIDTH, size, seed) for _ in range(2))
+    forget_slowly(lstm, None, seed)
+    forget_slowly(chrono, distance, seed)
+    return {"tanh": tanh, "lstm": lstm, "chrono": chrono, "transformer": model}
 
 
 def _parameters_apart(distance: int) -> float:
@@ -86,7 +97,7 @@ def _loss(net: nn.Module, texts: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(net(texts[0])[:, -1], texts[1])
 
 
-def _run(net: nn.Module, distance: int, steps: int, seed: int) -> dict[str, float]:
+def _run(net: nn.Module, rate: float, distance: int, steps: int, seed: int) -> dict[str, float]:
     """Accuracy on new texts after training, and the gradient at the key before and after it."""
     held = _texts(256, distance, 7 + seed)
     before = _gradient_at_key(net, held)
@@ -95,8 +106,9 @@ def _run(net: nn.Module, distance: int, steps: int, seed: int) -> dict[str, floa
         lambda step: _texts(_BATCH, distance, (seed + 1) * 1_000_003 + step),
         _loss,
         steps=steps,
-        learning_rate=3e-3,
+        learning_rate=rate,
         seed=seed,
+        decay=False,
         until=lambda net: accuracy(net(held[0])[:, -1], held[1]) > 0.995,
         check_every=25,
     )
@@ -124,13 +136,21 @@ def _gradient_at_key(net: nn.Module, texts: tuple[Tensor, Tensor]) -> float:
 
 
 def judge(numbers: Numbers) -> Judgement:
-    """The Transformer finds the key and keeps the gradient; how many recurrent nets do not."""
-    value = values(numbers)
-    reaches = value["accuracy_transformer"] >= REACHES and value["gradient_kept_transformer"] >= KEPT
-    forgotten = [
-        value[f"accuracy_{name}"] <= FORGETS and value[f"gradient_kept_{name}"] <= VANISHED for name in ("tanh", "lstm")
-    ]
-    return Judgement.when(reaches and any(forgotten), "found", correction=not all(forgotten))
+    """The Transformer finds the key and keeps the gradient; recurrent nets that learn the shortest distance do not."""
+
+    def learned(name: str) -> bool:
+        return numbers[f"accuracy_{name}_shortest"].low >= REACHES
+
+    def forgets(name: str) -> bool:
+        return numbers[f"accuracy_{name}"].high <= FORGETS and numbers[f"gradient_kept_{name}"].high <= VANISHED
+
+    reaches = numbers["accuracy_transformer"].low >= REACHES and numbers["gradient_kept_transformer"].low >= KEPT
+    forgotten = [learned(name) and forgets(name) for name in _RECURRENT]
+    if not all(map(learned, _RECURRENT)):
+        return Judgement.not_supported("found", "not_learned")
+    if not (reaches and any(forgotten)):
+        return Judgement.not_supported("found", "near")
+    return Judgement.when(True, "found", "near", correction=not all(forgotten))
 
 
 CLAIM = Claim(
@@ -141,5 +161,5 @@ CLAIM = Claim(
         Lines("accuracy", x="distance", series="net", log_x=True, rules={"chance": 1 / _KEYS}),
         Lines("gradient", where={"when": "before"}, x="distance", series="net", log_x=True, log_y=True),
     ],
-    seconds=89,
+    seconds=85,
 )

@@ -48,6 +48,26 @@ def recurrent(kind: Kind, vocab_size: int, d_model: int, parameters: int, seed: 
         return Recurrent(kind, vocab_size, d_model, hidden)
 
 
+def forget_slowly(net: Recurrent, longest: int | None, seed: int) -> None:
+    """Sets the initial biases of an LSTM's gates so that its cells keep what they hold.
+
+    Without `longest` the bias of the forget gates is 1 (Gers et al. 2000, Jozefowicz et al. 2015): a cell keeps it for
+    about four steps. With `longest` each cell has its own time, spread up to that many steps, and takes in as slowly
+    as it forgets (chrono initialisation, Tallec & Ollivier 2018).
+    """
+    width = net.recurrent.hidden_size
+    into, state = (net.recurrent.get_parameter(f"bias_{side}_l0") for side in ("ih", "hh"))
+    draw = torch.Generator().manual_seed(derive_seed(seed, "gates"))
+    with torch.no_grad():  # PyTorch's order of the gates: input, forget, cell, output
+        state[width : 2 * width] = 0.0
+        if longest is None:
+            into[width : 2 * width] = 1.0
+            return
+        slow_H = (1 + (longest - 2) * torch.rand(width, generator=draw)).log()
+        state[:width] = 0.0
+        into[:width], into[width : 2 * width] = -slow_H, slow_H
+
+
 def parameters_of(module: nn.Module) -> int:
     """The number of trained parameters."""
     return sum(weight.numel() for weight in module.parameters())

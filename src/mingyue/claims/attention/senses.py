@@ -52,6 +52,19 @@ def corpus_of(sentences: Sequence[tuple[Sentence, str]], word: str) -> Corpus:
     return Corpus(words, ids_BT, real_BT.sum(1), list(known.values()), position, translated_BT, real_BT)
 
 
+def other_wording(corpus: Corpus) -> Tensor:
+    """True [B, B] for two sentences that share no word which occurs with one sense alone.
+
+    Vectors of sentences with the same words are alike in any network; only these show whether a sense is recognised.
+    """
+    has_BV = F.one_hot(corpus.ids_BT, len(corpus.words)).amax(1).float()
+    numbers = {sense: number for number, sense in enumerate(dict.fromkeys(corpus.senses))}
+    of_BS = F.one_hot(torch.tensor([numbers[sense] for sense in corpus.senses])).float()
+    tells_V = (of_BS.T @ has_BV > 0).sum(0) == 1
+    telling_BV = has_BV[:, tells_V]
+    return telling_BV @ telling_BV.T == 0
+
+
 def new_encoder(corpus: Corpus, seed: int) -> EncoderDecoder:
     """A model with an untrained encoder."""
     return tiny(
@@ -93,7 +106,10 @@ def beginning_with_word(corpus: Corpus) -> Tensor:
 
 
 def causal_model(corpus: Corpus, steps: int, seed: int) -> DecoderOnly:
-    """A causal model of the next word, of whole sentences and of their parts that begin with the word."""
+    """A causal model of the next word, of whole sentences and of their parts that begin with the word.
+
+    With 0 steps it is untrained.
+    """
     texts_NT = torch.cat([corpus.ids_BT, beginning_with_word(corpus)])
     pad = corpus.words[_PAD]
 

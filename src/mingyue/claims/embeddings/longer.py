@@ -19,7 +19,7 @@ TOLERANCE = 0.1
 TIMES = 4
 """Texts are read to this many times the trained length."""
 _TRAINED = ("none", "learned", "sinusoidal", "rotary")
-_READERS = (*_TRAINED, "scaled", "window")
+_READERS = (*_TRAINED, "scaled", "window", "learned_window")
 
 
 def measure(trial: Trial) -> Measurement:
@@ -40,10 +40,19 @@ def measure(trial: Trial) -> Measurement:
         beyond = [float(sample[-length:].mean()) for sample in samples]
         numbers[f"within_{reader}"] = Number.mean(within, "nats")
         numbers[f"rise_{reader}"] = Number.mean([far - near for near, far in zip(within, beyond, strict=True)], "nats")
+        numbers[f"reach_{reader}"] = Number.median([_reach_of(sample, length) for sample in samples])
     guessing = math.log(VOCAB_SIZE) - float(true_losses(long_BT)[:, -length:].mean())
     numbers["guessing"] = Number.exact(guessing, "nats")
     curves = [row for reader in _READERS for row in curve(losses[reader], length // 4, reader=reader)]
     return Measurement(numbers, {"curves": curves})
+
+
+def _reach_of(losses_T: Tensor, length: int) -> float:
+    """To how many times the trained length the loss stays within `TOLERANCE`, in steps of a quarter."""
+    quarters_Q = losses_T.view(-1, length // 4).mean(1)
+    above_Q = quarters_Q > losses_T[:length].mean() + TOLERANCE
+    above_Q[:4] = False
+    return float(above_Q.int().argmax() if above_Q.any() else len(above_Q)) / 4
 
 
 def _trained(kind: str, length: int, *, steps: int, rows: int, d_model: int, seed: int) -> DecoderOnly:
@@ -67,32 +76,32 @@ def _trained(kind: str, length: int, *, steps: int, rows: int, d_model: int, see
 
 
 def _readings(kind: str, model: DecoderOnly, length: int) -> dict[str, DecoderOnly]:
-    """The model, and its weights in other configurations where positions are rotary."""
+    """The model, and its weights in other configurations."""
+    if kind == "learned":
+        return {kind: model, "learned_window": changed(model, window=length)}
     if kind != "rotary":
         return {kind: model}
     return {
-        "rotary": model,
+        kind: model,
         "scaled": changed(model, rotary_scaling=RotaryScaling(kind="ntk", factor=TIMES)),
         "window": changed(model, window=length),
     }
 
 
 def judge(numbers: Numbers) -> Judgement:
-    """Rotary positions extrapolate as they are; a correction if only scaled or in a window do."""
-    extrapolated = {reader for reader in _READERS if numbers[f"rise_{reader}"].value <= TOLERANCE}
+    """Rotary positions extrapolate and learned ones do not; a correction if rotary ones must be scaled.
+
+    A window does not count: it hides what is farther away than in training, so long texts are read in short pieces.
+    """
+    extrapolates = {reader: numbers[f"rise_{reader}"].high <= TOLERANCE for reader in _READERS}
+    lost = numbers["rise_learned"].low > TOLERANCE
+    window = "window" if extrapolates["window"] else "no_window"
     reach = TIMES * numbers["length"].value
-    if "rotary" in extrapolated:
-        return Judgement.supported("rises", "rotary", reach=reach)
-    if not extrapolated & {"scaled", "window"}:
-        return Judgement.not_supported("rises", "none", reach=reach)
-    helped = (
-        "scaled_and_window"
-        if {"scaled", "window"} <= extrapolated
-        else "scaled"
-        if "scaled" in extrapolated
-        else "window"
-    )
-    return Judgement.corrected("rises", "not_alone", helped, reach=reach)
+    if lost and extrapolates["rotary"]:
+        return Judgement.supported("rises", "rotary", window, reach=reach)
+    if lost and extrapolates["scaled"]:
+        return Judgement.corrected("rises", "not_alone", "scaled", window, reach=reach)
+    return Judgement.not_supported("rises", "not_alone", "none" if lost else "learned_too", window, reach=reach)
 
 
 def _reach(measurement: Measurement) -> dict[str, object]:
