@@ -9,8 +9,13 @@ from mingyue.claims.registry import find
 from mingyue.claims.report import load_results
 
 FIGURES = {
+    "worked-example": (0, 2),
     "saturation": (0,),
     "many-relations": (0,),
+    "specialise": (0,),
+    "sinusoid": (0,),
+    "rotary": (0,),
+    "layer-norm": (0, 2),
     "order": (0, 1),
     "mask": (1,),
     "chain-rule": (0,),

@@ -75,7 +75,7 @@ def test_a_run_that_is_stopped_says_what_is_kept_and_how_to_see_it(run, monkeypa
     pytest.importorskip("vl_convert")
 
     def stopped(names, trial, out=None, workers=2, progress=None, threads=1):
-        progress(State(2, 36, ("far",), Result("logs", "report", 0, 1.0, "", error="it broke")))
+        progress(State(2, 39, ("far",), Result("logs", "report", 0, 1.0, "", error="it broke")))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(running, "run_claims", stopped)

@@ -251,7 +251,7 @@ def test_help_has_every_view_and_its_own_help_an_example_that_the_program_takes(
 
     code, out, _ = run("inspect", "--help")
     assert code == 0
-    assert tuple(LISTED) == (*VIEWS, "film", "curve", "report")
+    assert sorted(LISTED) == sorted((*VIEWS, "relations", "film", "curve", "report"))
     for view in LISTED:
         assert re.search(rf"│ {view} +[A-Z]", out), view
         code, own, _ = run("inspect", view, "--help")
@@ -264,13 +264,14 @@ def test_help_of_a_view_has_its_own_options_only(run):
     def shown(view: str) -> set[str]:
         return set(re.findall(r"(--[a-z]+) ", run("inspect", view, "--help")[1]))
 
-    common = {"--out", "--language", "--device", "--threads"}
+    common = {"--out", "--device", "--threads"}
     text = {"--text", "--file", "--source", "--target", "--step"}
     help_and_debug = {"--help", "--debug", "--language"}
     expected = {
         "attention": {*text, "--layer", "--head", "--json"},
         "lens": {*text, "--top", "--json"},
         "trace": {*text, "--json"},
+        "relations": {"--text", "--file", "--step", "--seed", "--json"},
         "vectors": {"--word", "--texts", "--text", "--file", "--step", "--seed", "--json"},
         "neighbours": {"--word", "--top", "--step", "--json"},
         "logits": {*text, "--token", "--instead", "--position", "--json"},
@@ -333,3 +334,15 @@ def test_the_former_order_takes_options_in_front_and_standard_input(run, model, 
     code, _, err = run("inspect", model, "surprise", "--text", "月", "--head", "0")
     assert code == 2
     assert "no use for --head" in " ".join(err.split())
+
+
+def test_relations_needs_one_long_text_and_a_decoder_only_model(run, model, pairs):
+    code, out, err = run("inspect", "relations", model, "--text", POEM * 3, "--language", "en")
+    assert (code, err) == (0, "") and "previous token" in out
+    looked = mingyue.inspect(model, POEM * 3).relations()
+    code, out, _ = run("inspect", "relations", model, "--text", POEM * 3, "--json")
+    assert code == 0 and json.loads(out) == json.loads(json.dumps(looked.to_dict()))
+    code, _, err = run("inspect", "relations", model, "--text", POEM)
+    assert code == 2 and "17 tokens" in err
+    code, _, err = run("inspect", "relations", pairs, "--text", "one two", "--target", "eins")
+    assert code == 2

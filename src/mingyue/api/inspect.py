@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # view modules are imported when a view is made, so that trai
     from mingyue.inspection.lines import LinesView
     from mingyue.inspection.logits import LogitsView
     from mingyue.inspection.neighbours import NeighboursView
+    from mingyue.inspection.relations import RelationsView
     from mingyue.inspection.surprise import SurpriseView
     from mingyue.inspection.trace import TraceView
     from mingyue.inspection.vectors import VectorsView
@@ -138,6 +139,10 @@ class Inspection(InspectedModel):
         the model's own translations), if there are any; else on held-out texts of the run, where they are at hand.
         """
         return self.view("heads", texts=texts, seed=seed, progress=progress)
+
+    def relations(self, *, seed: int = 0) -> RelationsView:
+        """The head that follows each relation most (punctuation, lines, rhyme), chosen on half of the text."""
+        return self.view("relations", seed=seed)
 
     def vectors(self, word: str, texts: Sequence[str], *, seed: int = 0) -> VectorsView:
         """The vectors of one word in several texts, layer by layer."""

@@ -5,6 +5,7 @@ need the extra `plot` (altair, vl-convert-python, pillow); without it they raise
 """
 
 from mingyue.charts.chart import Chart, TextMark
+from mingyue.charts.dials import Dial, DialGrid, Hand
 from mingyue.charts.matrices import MatrixChart, MatrixGrid
 from mingyue.charts.page import Section, page_of_charts
 from mingyue.charts.plots import BarChart, LineChart, ScatterChart
@@ -15,6 +16,9 @@ from mingyue.charts.write import check_output_path, write_charts, write_json, wr
 __all__ = [
     "BarChart",
     "Chart",
+    "Dial",
+    "DialGrid",
+    "Hand",
     "LineChart",
     "MatrixChart",
     "MatrixGrid",

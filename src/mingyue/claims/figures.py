@@ -1,6 +1,6 @@
 """Figures as data: what is drawn of a measurement, and how. Their words are in `[figures.NAME]` of the claim's files.
 
-This is the one place where claims make charts.
+Claims make charts here, and in `number_figures`.
 """
 
 from __future__ import annotations

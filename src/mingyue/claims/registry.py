@@ -14,6 +14,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "attention": (
         "rows",
         "mask",
+        "worked-example",
         "parallel",
         "last-row",
         "quadratic",
@@ -22,8 +23,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "far",
         "distance",
     ),
-    "heads": ("same-cost", "one-matrix", "own-slice", "many-relations", "orthogonal-heads", "dataflow"),
-    "blocks": ("residual", "feedforward", "facts", "memory"),
+    "heads": ("same-cost", "one-matrix", "own-slice", "many-relations", "specialise", "orthogonal-heads", "dataflow"),
+    "blocks": ("residual", "layer-norm", "feedforward", "facts", "memory"),
     "embeddings": (
         "lookup",
         "trained-embedding",

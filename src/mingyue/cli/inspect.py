@@ -33,6 +33,7 @@ VIEWS: dict[str, tuple[str, str]] = {
     "surprise": ("How unlikely each token was, and which tokens were likelier.", _POEM),
     "trace": ("Every step from ids to loss: shapes, parameters, FLOPs, source line.", _POEM),
     "heads": ("What each head does, and the loss without it.", _POEM),
+    "relations": ("Which head follows punctuation, lines and rhyme, with controls.", "--file poems.txt"),
     "vectors": ("The vectors of one word in several texts, layer by layer.", "--word 月 --texts 明月光 望明月"),
     "neighbours": ("Tokens with the nearest embeddings.", "--word 月"),
     "logits": ("The logit of a token, credited to every part of the model.", _POEM),

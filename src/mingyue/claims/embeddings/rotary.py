@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial
 from mingyue.claims.figures import Bars, Matrix
+from mingyue.claims.number_figures import Dials
 from mingyue.claims.training import seeds, tiny
 from mingyue.nn import RotaryPositions, Taps
 from mingyue.nn.positions import rotary_frequencies
@@ -25,6 +26,8 @@ TURNED = 1e-2
 _KINDS = ("none", "learned", "sinusoidal", "rotary")
 _SHIFT = 37
 _PICTURE = 48
+_PAIR, _STARTS, _DISTANCES = 2, (0, 5, 20, 50), (5, 15)
+"""The pair of a head of width 16 that is drawn, positions of the key, and how far after it the query is."""
 
 
 def measure(trial: Trial) -> Measurement:
@@ -50,7 +53,7 @@ def measure(trial: Trial) -> Measurement:
         **{f"logits_{kind}": median(samples, "logits") for kind, samples in shifted.items()},
     }
     bars = [numbers[f"logits_{kind}"].row("change", kind=kind) for kind in _KINDS]
-    return Measurement(numbers, {"logits": bars, "scores": _picture(trial.seed)})
+    return Measurement(numbers, {"logits": bars, "scores": _picture(trial.seed), "turned": _dials()})
 
 
 def _turned(d_head: int, span: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,6 +134,23 @@ def _picture(seed: int) -> list[dict[str, Any]]:
     ]
 
 
+def _dials() -> list[dict[str, Any]]:
+    """One pair of a query and of a key that are equal before rotation, at several positions: tips of hands."""
+    last = max(_STARTS) + max(_DISTANCES) + 1
+    vector_11TD = torch.zeros(1, 1, last, 16)
+    vector_11TD[..., _PAIR] = 1.0  # rotary pairs are in halves: component i goes with component 8 + i
+    turned_TD = RotaryPositions(last, 16).rotation(torch.arange(last)[None]).rotate(vector_11TD)[0, 0]
+    tips_T2 = turned_TD[:, [_PAIR, _PAIR + 8]]
+    rows: list[dict[str, Any]] = []
+    for distance in _DISTANCES:
+        for start in _STARTS:
+            score = float(tips_T2[start] @ tips_T2[start + distance])
+            for what, at in (("key", start), ("query", start + distance)):
+                x, y = tips_T2[at].tolist()
+                rows.append({"distance": distance, "start": start, "what": what, "x": x, "y": y, "score": score})
+    return rows
+
+
 def judge(numbers: Numbers) -> Judgement:
     """Queries and keys change, all that should stay does, and each pair has its own angle.
 
@@ -153,6 +173,7 @@ CLAIM = Claim(
     measure=measure,
     judge=judge,
     figures=[
+        Dials("turned", row="distance", column="start", series="what"),
         Matrix("scores", labels="query", low=-1.0, high=1.0, diverging=True),
         Bars("logits", x="kind", y="change", log_y=True, floor=1e-9),
     ],

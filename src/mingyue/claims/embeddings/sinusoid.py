@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial, values
 from mingyue.claims.figures import Lines, Matrix
+from mingyue.claims.number_figures import Dials
 from mingyue.nn import sinusoid_table
 
 _LAST = 10_000
@@ -20,6 +21,8 @@ ROUNDING = 1e-5
 APART = 0.1
 """Vectors at least this far apart count as different."""
 _PICTURE_WIDTH, _PICTURE_POSITIONS = 64, 128
+_HANDS, _SHOWN = (0, 4, 8, 16, 31), (0, 1, 2, 10, 100, 1000)
+"""Pairs of that width and positions that are drawn as hands of a clock."""
 
 
 def measure(trial: Trial) -> Measurement:
@@ -55,6 +58,7 @@ def measure(trial: Trial) -> Measurement:
                 {"position": position, "values": [round(value, 3) for value in values]}
                 for position, values in enumerate(sinusoid_table(_PICTURE_POSITIONS, _PICTURE_WIDTH).tolist())
             ],
+            "clock": _hands(),
         },
     )
 
@@ -88,6 +92,22 @@ def _nearest_rows(width: int) -> list[dict[str, Any]]:
     return [{"width": width, "shift": shift, "nearest": float(least_K[shift - 1])} for shift in shifts]
 
 
+def _hands() -> list[dict[str, Any]]:
+    """Pairs of some positions: the sine is the x, the cosine the y of the tip of a hand."""
+    table_PM = sinusoid_table(max(_SHOWN) + 1, _PICTURE_WIDTH)
+    periods = {pair: 2 * math.pi / math.atan2(*table_PM[1, 2 * pair : 2 * pair + 2].tolist()) for pair in _HANDS}
+    return [
+        {
+            "position": f"{position:,}",
+            "period": f"{periods[pair]:,.1f}" if periods[pair] < 100 else f"{periods[pair]:,.0f}",
+            "x": float(table_PM[position, 2 * pair]),
+            "y": float(table_PM[position, 2 * pair + 1]),
+        }
+        for position in _SHOWN
+        for pair in _HANDS
+    ]
+
+
 def judge(numbers: Numbers) -> Judgement:
     """A shift is linear and no two positions are alike; a correction if frequencies are fewer than dimensions."""
     value = values(numbers)
@@ -104,6 +124,7 @@ CLAIM = Claim(
     measure=measure,
     judge=judge,
     figures=[
+        Dials("clock", row="position", column="period"),
         Matrix("picture", labels="position", square=False, low=-1.0, high=1.0, diverging=True),
         Lines("nearest", x="shift", y="nearest", series="width", interval=None, log_x=True, log_y=True),
     ],
