@@ -195,7 +195,7 @@ def test_hostile_text_stays_text_in_every_kind_of_chart(kind):
     if kind == "TokenLines":
         assert not [name for name in names if name.startswith("on") or name in ("href", "src")]
     else:
-        assert names <= {"class", "style", "role", "aria-label", "data-hover", "type"}
+        assert names <= {"class", "style", "role", "aria-label", "data-hover", "data-byte", "type"}
     types = [attributes.get("type") for tag, attributes in fragment.elements if tag == "script"]
     assert types == ["application/json"] * len(fragment.scripts)
     assert not [script for script in fragment.scripts if re.search("[<>&\u2028]", script)]
@@ -289,23 +289,80 @@ def test_styles_and_scripts_are_part_of_the_package():
     assert all(markup.environment().get_template(name) for name in markup.environment().list_templates())
 
 
-@pytest.mark.slow
-def test_a_browser_draws_the_page_without_a_network(tmp_path):
+def browse(page: Path, folder: Path, *more: str) -> Reader:
+    """The elements of a page after its scripts ran, in Chromium."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium here")
-    write_page(tmp_path / "p.html", title=Words("A", "甲"), sections=sections(lines(), film()), languages=["en", "zh"])
     quiet = ("gpu", "quic", "background-networking", "component-update", "sync")
-    switches = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in quiet)]
-    switches += ["--virtual-time-budget=5000", "--window-size=1000,4000", "--dump-dom"]
-    found = subprocess.run(
-        [browser, *switches, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "p.html").as_uri()],
-        capture_output=True, timeout=120, check=True,
-    )  # fmt: skip
-    seen = Reader(found.stdout.decode("utf-8"))
+    switches = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in quiet), *more]
+    switches += ["--virtual-time-budget=5000", "--dump-dom", f"--user-data-dir={folder / 'profile'}", page.as_uri()]
+    found = subprocess.run([browser, *switches], capture_output=True, timeout=120, check=True)
+    return Reader(found.stdout.decode("utf-8"))
+
+
+@pytest.mark.slow
+def test_a_browser_draws_the_page_without_a_network(tmp_path):
+    write_page(tmp_path / "p.html", title=Words("A", "甲"), sections=sections(lines(), film()), languages=["en", "zh"])
+    seen = browse(tmp_path / "p.html", tmp_path, "--window-size=1000,4000")
     kinds = [tag for tag, _ in seen.elements]
-    assert kinds.count("canvas") == 5 + 4, "four thumbnails, a matrix, the film's four; in the language that is shown"
+    # In the language that is shown: four thumbnails with two rows and two columns of labels, a matrix, and the film's.
+    assert kinds.count("canvas") == (4 + 4) + 1 + (4 + 4)
     assert "step 2" in seen.text and "moon" in seen.text, "the last scene of the film"
     assert "Click a map" in seen.text
     assert any(tag == "svg" for tag in kinds), "the line chart"
     assert not [a for tag, a in seen.elements if tag == "img"]
+
+
+FRAME = """<!doctype html><meta charset="utf-8"><body style="margin:0">
+<iframe style="width:{width}px;height:9000px;border:0"></iframe><pre></pre><script>
+const frame = document.querySelector("iframe");
+frame.srcdoc = {page};
+setTimeout(() => {{
+  const inside = frame.contentDocument, right = frame.contentWindow.innerWidth + 1, found = [];
+  if (inside.documentElement.scrollWidth > right) found.push("the page is wider than the screen");
+  for (const one of inside.querySelectorAll("main:not([hidden]) *")) {{
+    const box = one.getBoundingClientRect();
+    if (box.width && box.right > right && !one.closest(".scroll")) found.push(one.tagName + " " + one.className);
+  }}
+  for (const drawing of inside.querySelectorAll("svg")) {{
+    const all = drawing.getBoundingClientRect();
+    for (const text of drawing.querySelectorAll("text")) {{
+      const box = text.getBoundingClientRect();
+      if (box.width && (box.left < all.left - 1 || box.right > all.right + 1)) found.push(text.textContent);
+    }}
+  }}
+  const drawn = inside.querySelectorAll("canvas, svg").length;
+  const colour = inside.defaultView.getComputedStyle(inside.body).backgroundColor;
+  document.querySelector("pre").textContent = JSON.stringify({{ found, drawn, colour }});
+}}, 3000);
+</script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_nothing_is_clipped_on_a_phone_or_a_screen(width, dark, tmp_path):
+    """V9: what is wider than the page scrolls in a box of its own; a page follows the reader's light or dark system."""
+    names = [f"a series with a long name, {number}" for number in range(4)]
+    rows = [{"x": f"a long name {x}", "y": x, "s": name} for name in names for x in (1, 2, 3)]
+    plot = {"rows": rows, "x": "x", "y": "y", "series": "s", "rules": [(2.5, "a rule with quite a long label")]}
+    tokens = [f"token{number}" for number in range(60)]
+    wide = TextTable("wide", [f"column {n}" for n in range(20)], [["a cell of some words"] * 20])
+    parts = [
+        LineChart("lines", **plot), BarChart("bars", **plot), film(), wide,
+        MatrixChart("matrix", np.eye(60), row_labels=tokens, column_labels=tokens),
+        WordGrid("words", [[TextMark(one, 0.5) for one in tokens]], row_labels=["r"], column_labels=tokens, low=0,
+                 high=1),
+        MatrixGrid("grid", np.zeros((12, 16, 3, 3)), row_titles=tokens[:12], column_titles=tokens[:16],
+                   row_labels="abc", column_labels="abc"),
+    ]  # fmt: skip
+    write_page(tmp_path / "p.html", title=Words("A", "甲"), languages=["en"],
+               sections=[Section(Words("All", "全"), {"en": parts}), *sections()])  # fmt: skip
+    page = json.dumps((tmp_path / "p.html").read_text("utf-8")).replace("</", "<\\/")
+    (tmp_path / "frame.html").write_text(FRAME.format(width=width, page=page), encoding="utf-8")
+    scheme = "--blink-settings=preferredColorScheme=" + ("0" if dark else "1")
+    seen = browse(tmp_path / "frame.html", tmp_path, f"--window-size={max(width, 500)},2000", scheme)
+    told = json.loads(re.search(r'\{"found".*\}', seen.text)[0])  # type: ignore[index]
+    assert told["found"] == [] and told["drawn"] > 200
+    assert told["colour"] == ("rgb(20, 24, 29)" if dark else "rgb(255, 255, 255)")

@@ -253,8 +253,8 @@ def test_the_words_of_results_say_the_same_in_both_languages():
 
 def test_a_text_of_results_is_filled_in_its_language_and_a_missing_one_is_an_error():
     verdict = text_of("verdicts", "not supported")
-    assert text_of("heading", name="mask", verdict=verdict) == Words("mask: not supported", "mask：不成立")
+    assert text_of("label", part=verdict) == Words("not supported:", "不成立：")
     with pytest.raises(KeyError, match=r"verdicts\.none"):
         text_of("verdicts", "none")
-    with pytest.raises(KeyError, match="verdict"):
-        text_of("heading", name="mask")
+    with pytest.raises(KeyError, match="part"):
+        text_of("label")

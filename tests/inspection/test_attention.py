@@ -205,3 +205,13 @@ def test_a_space_is_seen_in_tables(lively):
     (table,) = attention_view(subject, subject.read("a b"), layer=0, head=0).tables()
     assert table.columns[2] == "1:␣"
     assert table.rows[1][0] == "1:␣"
+
+
+def test_weights_are_on_a_scale_from_0_to_1_in_every_picture(lively, lively_pairs):
+    """V3: so that the same colour is the same weight in all maps of all texts."""
+    text, pairs = lively(), lively_pairs()
+    for subject, reading in ((text, text.read("abcabc")), (pairs, pairs.read("xyz", "abcdef"))):
+        for place in ({}, {"layer": 1}, {"head": 2}, {"layer": 1, "head": 2}):
+            charts = attention_view(subject, reading, **place).charts()
+            assert {chart.limits for chart in charts} == {(0.0, 1.0)}
+            assert all('"low":0.0,"high":1.0' in chart.html() for chart in charts), "the bar on a page"

@@ -18,6 +18,7 @@ from mingyue.inspection.attention_weights import part_weights
 from mingyue.inspection.film import film_view
 from mingyue.inspection.frames import SIDE, read_frames, take_frame, write_frame
 from mingyue.inspection.parts import attention_parts
+from mingyue.inspection.taps import tap_label
 from mingyue.models import build_model
 
 SIZES = {
@@ -92,6 +93,26 @@ def test_the_page_has_every_frame_in_the_order_of_steps(frames):
     assert [cell[0] for cell in data["steps"][2]["words"][-1]] == [words[0] for words in frames[2].words_LTK[-1]]
 
 
+def test_the_lens_of_every_layer_is_on_the_page_and_in_the_picture(frames):
+    """V9: a film shows what each layer predicts at its steps, beside the token that comes next."""
+    view = film_view(frames)
+    data = film_data(view)
+    places = [tap_label(tap, "en") for tap in frames[0].places_L]
+    assert data["wordRows"] == ["actual next token", *places]
+    assert [cell[:2] for cell in data["steps"][0]["words"][0]] == [[letter, None] for letter in [*"oonlight", ""]]
+    film, lens, _ = view.pictures()
+    rows = [f"{step} · {place}" for step in (0, 10, 20) for place in places]
+    assert list(lens.row_labels) == ["actual next token", *rows]
+    for frame, row in zip(frames, (3, 6, 9), strict=True):
+        assert [mark.text for mark in lens.cells[row]] == [words[0] for words in frame.words_LTK[-1]]
+        assert [mark.value for mark in lens.cells[row]] == frame.probabilities_LTK[-1, :, 0].tolist()
+    assert set("moonlight") <= set(texts_of(film.spec())), "the maps have their tokens"
+
+
+def texts_of(spec):
+    return [text for layer in spec["layer"] for row in layer["data"]["values"] for text in row.get("text", ())]
+
+
 def test_both_languages_say_the_same(frames):
     view = film_view(frames)
     english, chinese = film_data(view), film_data(view, "zh")
@@ -148,4 +169,6 @@ def test_translations_of_different_length_make_one_film(letters):
     ]  # fmt: skip
     assert [len(scene["maps"][2]["rows"]) for scene in data["steps"]] == [3, 7]
     assert view.charts()[0].spec()["layer"], "maps of different size are drawn alike"
+    lens = view.pictures()[1]
+    assert list(lens.column_labels) == list("0123456") and [mark.text for mark in lens.cells[0][3:]] == [""] * 4
     assert view.tables()[0].rows[1][-1] == "abcdef" and "greedy translation" in view.charts()[0].note

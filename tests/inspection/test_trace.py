@@ -225,3 +225,15 @@ def test_tables_charts_and_dict(lively, lively_pairs, language):
         assert len(view.charts(language)) == 2
         found = json.loads(json.dumps(view.to_dict(), allow_nan=False))
         assert len(found["steps"]) == len(view.steps)
+
+
+def test_a_picture_shows_the_steps_with_their_formulas(lively, tmp_path):
+    """V9: an image has no tables below its charts."""
+    _, view = text_trace(lively, KINDS["gpt2"])
+    for language in ("en", "zh"):
+        view.save(tmp_path / "trace.svg", language)
+        drawn = (tmp_path / "trace.svg").read_text("utf-8")
+        for step in view.steps[:20]:
+            assert step.name.of(language) in drawn
+        assert "q·kᵀ / √D" in drawn and "(B, H, T, T)" in drawn and f"{view.steps[1].parameters:,}" in drawn
+    assert [type(chart).__name__ for chart in view.charts()] == ["BarChart", "BarChart"], "a page has the tables"

@@ -7,8 +7,9 @@ need the extra `plot` (altair, vl-convert-python, pillow); without it they raise
 from mingyue.charts.chart import Chart, TextMark
 from mingyue.charts.dials import Dial, DialGrid, Hand
 from mingyue.charts.matrices import MatrixChart, MatrixGrid
-from mingyue.charts.page import Section, page_of_charts
+from mingyue.charts.page import Folded, Labelled, Section, page_of_charts
 from mingyue.charts.plots import BarChart, LineChart, ScatterChart
+from mingyue.charts.table_chart import TableChart
 from mingyue.charts.text_charts import TextChart, WordGrid
 from mingyue.charts.token_lines import TokenLines
 from mingyue.charts.write import check_output_path, write_charts, write_json, write_page
@@ -18,12 +19,15 @@ __all__ = [
     "Chart",
     "Dial",
     "DialGrid",
+    "Folded",
     "Hand",
+    "Labelled",
     "LineChart",
     "MatrixChart",
     "MatrixGrid",
     "ScatterChart",
     "Section",
+    "TableChart",
     "TextChart",
     "TextMark",
     "TokenLines",

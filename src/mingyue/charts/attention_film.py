@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from mingyue.charts import markup
 from mingyue.charts.chart import Chart, TextMark
-from mingyue.charts.markup import visible
+from mingyue.charts.markup import visible, visible_ends
 from mingyue.charts.matrices import MatrixGrid, to_base64
 
-_STEPS_OF_A_PICTURE = 6
+FRAMES_OF_A_PICTURE = 6
+"""Steps that an image shows, evenly spaced."""
 _MOST_COLUMNS = 12  # of an image
 _SIDE = 64  # cells of a map in an image
 
@@ -59,25 +60,31 @@ class AttentionFilm(Chart):
 
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite spec: a few steps as rows, with the maps of the last part side by side."""
-        numbers = np.unique(np.linspace(0, len(self.steps) - 1, _STEPS_OF_A_PICTURE).round().astype(int))
+        numbers = np.unique(np.linspace(0, len(self.steps) - 1, FRAMES_OF_A_PICTURE).round().astype(int))
         chosen = [self.steps[number] for number in numbers]
         n_layers, n_heads = len(self.row_titles[-1]), len(self.column_titles[-1])
         names, note = list(self.row_titles[-1]), [self.note]
-        maps = [_same_size(step.maps[-1].bytes_NMTS) / 255 for step in chosen]
+        shown = [step.maps[-1] for step in chosen]
+        rows, columns = list(shown[0].rows), list(shown[0].columns)
+        if any((list(one.rows), list(one.columns)) != (rows, columns) for one in shown):
+            # Texts of different length: translations of a model that is still learning.
+            rows, columns = [""] * _SIDE, [""] * _SIDE
+            maps = [_same_size(one.bytes_NMTS) / 255 for one in shown]
+        else:
+            maps = [one.bytes_NMTS / 255 for one in shown]
         if n_layers * n_heads <= _MOST_COLUMNS:
             names = [f"{row}, {column}" for row in names for column in self.column_titles[-1]]
-            maps = [one.reshape(1, n_layers * n_heads, _SIDE, _SIDE) for one in maps]
+            maps = [one.reshape(1, n_layers * n_heads, *one.shape[2:]) for one in maps]
         else:
             maps = [one.mean(axis=1)[None] for one in maps]
             note.append(self.averaged)
-        blank = [""] * _SIDE
         grid = MatrixGrid(
             f"{self.title}: {self.part_titles[-1]}",
             np.concatenate(maps),
             row_titles=[step.label.split(" · ")[0] for step in chosen],
             column_titles=names,
-            row_labels=blank,
-            column_labels=blank,
+            row_labels=rows,
+            column_labels=columns,
             low=0.0,
             high=1.0,
             note=" ".join(filter(None, note)),
@@ -97,14 +104,15 @@ class AttentionFilm(Chart):
                 {
                     "label": step.label,
                     "maps": [
-                        {"rows": list(one.rows), "columns": list(one.columns), "data": to_base64(one.bytes_NMTS)}
+                        {
+                            "rows": list(map(visible_ends, one.rows)),
+                            "columns": list(map(visible_ends, one.columns)),
+                            "data": to_base64(one.bytes_NMTS),
+                        }
                         for one in step.maps
                     ],
                     "columns": [visible(column) for column in step.word_columns],
-                    "words": [
-                        [[visible(mark.text), round(255 * (mark.value or 0.0)), list(mark.hover)] for mark in row]
-                        for row in step.words
-                    ],
+                    "words": [[_cell(mark) for mark in row] for row in step.words],
                 }
                 for step in self.steps
             ],
@@ -134,6 +142,11 @@ class AttentionFilm(Chart):
                 for step in self.steps
             ],
         }
+
+
+def _cell(mark: TextMark) -> list[Any]:
+    """Text, colour and hover lines for the script of the page."""
+    return [visible(mark.text), None if mark.value is None else round(255 * mark.value), list(mark.hover)]
 
 
 def _same_size(bytes_NMTS: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -44,7 +44,7 @@ def quantitative_x(alt: Any, values: Sequence[Any], title: str, *, log: bool) ->
         ticks = shown if whole else []
         scale = alt.Scale(zero=False, nice=False, padding=12 if len(set(values)) > 1 else 0)
     every = (log or whole) and len(ticks) <= _MOST_TICKS
-    axis = alt.Axis(**look, values=ticks) if every else alt.Axis(**look)
+    axis = alt.Axis(**look, values=ticks, labelOverlap="greedy", labelSeparation=6) if every else alt.Axis(**look)
     return alt.X("x:Q", title=title or None, scale=scale, axis=axis)
 
 
@@ -83,14 +83,11 @@ def log_ticks(least: float, greatest: float) -> list[float]:
     return [float(f"{digit}e{decade}") for decade in decades for digit in digits]
 
 
-def series_colours(alt: Any, names: Sequence[str], *, numbers: bool, symbol: str) -> Any:  # noqa: ANN401
-    """A colour for each series; more series than our palette has take one of Vega's, in order if they are `numbers`."""
+def series_colours(alt: Any, names: Sequence[str], shades: Sequence[str], *, symbol: str) -> Any:  # noqa: ANN401
+    """A colour for each series."""
     if not names:
         return alt.value(colours.SERIES[0])
-    if len(names) <= len(colours.SERIES):
-        scale = alt.Scale(domain=names, range=list(colours.SERIES[: len(names)]))
-    else:
-        scale = alt.Scale(domain=names, scheme="viridis" if numbers else "tableau20")
+    scale = alt.Scale(domain=names, range=list(shades))
     return alt.Color("s:N", scale=scale, sort=None, legend=_legend(alt, names, symbol))
 
 

@@ -23,6 +23,9 @@ _CHINESE_FONTS = (
 _NO_WIDTH = ("Mn", "Me", "Cf")  # combining marks, joiners and other format characters
 
 
+_CLOSING = "，。、；：！？）》」』”’"  # no line begins with one
+
+
 def display_width(text: str) -> int:
     """Columns that a text takes: one for a Latin letter, two for a Chinese character, none for a combining mark."""
     return sum(
@@ -36,6 +39,9 @@ def wrap(text: str, columns: int) -> list[str]:
     line: str = ""
     word: str = ""
     for character in f"{text}\n" if text else "":
+        if character in _CLOSING:
+            word += character
+            continue
         wide = display_width(character) > 1
         if character.isspace() or wide:
             if line and display_width(line + word) > columns:

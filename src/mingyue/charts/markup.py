@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+from collections.abc import Iterable, Mapping
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mingyue.charts.fonts import display_width
 from mingyue.charts.vega import drawable
 from mingyue.printable import printable, standing_alone
 
@@ -40,6 +43,19 @@ def visible(text: str) -> str:
     return text.replace(" ", "␣") if text.strip(" ") == "" else text
 
 
+def visible_ends(text: str) -> str:
+    """As `visible`, with the spaces at the start and the end too, which an axis would not show."""
+    text = visible(text)
+    inner = text.strip(" ")
+    before = len(text) - len(text.lstrip(" "))
+    return "␣" * before + inner + "␣" * (len(text) - before - len(inner))
+
+
+def groups_of(sections: Iterable[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """Sections that follow one another with the same group."""
+    return [(group, list(members)) for group, members in itertools.groupby(sections, key=lambda one: one["group"])]
+
+
 def _without_controls(value: object) -> object:
     """What a template inserts, but HTML that was made before."""
     return printable(value) if type(value) is str else value
@@ -63,6 +79,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"inline_code": inline_code, "visible": visible, "drawable": drawable}
+    filters: dict[str, Any] = {"inline_code": inline_code, "visible": visible, "drawable": drawable}
+    made.filters |= filters | {"groups_of": groups_of, "display_width": display_width}
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return made

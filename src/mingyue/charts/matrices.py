@@ -7,7 +7,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from mingyue.charts import colours, markup
 from mingyue.charts.chart import Chart
-from mingyue.charts.fonts import display_width
 from mingyue.charts.matrix_images import image_spec
+from mingyue.charts.side_labels import FONT_SIZE, LINE, Mark, column_marks, column_room, mark, row_marks, widest
 from mingyue.charts.vega import CONFIG, heading
 from mingyue.words import Language, Words
 
@@ -26,6 +26,12 @@ MOST_CELLS_A_SIDE = 512
 MOST_CELLS_OF_A_GRID = 4 << 20
 """Cells of all matrices of a grid together; larger ones are averaged down, as the caption states."""
 _FEW_COLUMNS = 12
+_ROOM = 560
+"""Usual width of one matrix in an image, in pixels."""
+_MOST_LABELS = 64
+"""Rows or columns of a matrix that all have labels; of more some are left out."""
+_LEAST_CELL, _LEAST_LETTERS = 10, 9
+"""Pixels of the cells of a thumbnail that has labels, and of their letters."""
 Array = NDArray[np.floating[Any]]
 
 
@@ -92,8 +98,8 @@ class _MatrixImage(Chart):
         """The data for the script of the page."""
         low, high = self.limits
         return {
-            "rows": shrink_labels(self.row_labels, self.side),
-            "columns": shrink_labels(self.column_labels, self.side),
+            "rows": list(map(markup.visible_ends, shrink_labels(self.row_labels, self.side))),
+            "columns": list(map(markup.visible_ends, shrink_labels(self.column_labels, self.side))),
             "rowTitle": "",
             "columnTitle": "",
             "low": low,
@@ -140,22 +146,25 @@ class MatrixChart(_MatrixImage):
         return self.diverging
 
     def spec(self) -> dict[str, Any]:
-        """The Vega-Lite spec: the matrix as one image, axes with every k-th label, the colour scale."""
+        """The Vega-Lite spec: the matrix as one image, labels along its sides, the colour scale."""
         cells = self._cells(self.side)
         rows, columns = cells.shape
-        size = max(1.0, min(26.0, 560 / max(columns, 1), 560 / max(rows, 1)))
         row_labels = shrink_labels(self.row_labels, self.side)
         column_labels = shrink_labels(self.column_labels, self.side)
-        width = size
-        if columns <= _FEW_COLUMNS:  # as wide as their labels, which then need not be turned
-            widest = max(map(display_width, column_labels), default=0) * 6.5 + 10
-            width = max(size, min(560 / max(columns, 1), widest))
-        spec = image_spec(
-            colours.colormap(self.diverging)[cells], (round(columns * width), round(rows * size)),
-            row_labels=row_labels, column_labels=column_labels, row_title=self.row_title,
-            column_title=self.column_title, limits=self.limits, stops=colours.stops(self.diverging), frame=True,
-        )  # fmt: skip
-        return self._finished(spec)
+        tall, wide = _cell_size(rows, columns, widest(column_labels))
+        texts = row_marks(row_labels, tall) + column_marks(column_labels, wide)
+        if self.row_title:
+            left = -widest(row_labels) - 14
+            texts.append(mark([self.row_title], left, tall * rows / 2, align="center", baseline="bottom", angle=-90,
+                              grey=True))  # fmt: skip
+        if self.column_title:
+            top = -column_room(column_labels, wide) - 12
+            texts.append(mark([self.column_title], wide * columns / 2, top, align="center", baseline="bottom",
+                              grey=True))  # fmt: skip
+        size = (round(columns * wide), round(rows * tall))
+        picture = colours.colormap(self.diverging)[cells]
+        stops = colours.stops(self.diverging)
+        return self._finished(image_spec(picture, size, texts, limits=self.limits, stops=stops, frame=True))
 
     def html(self) -> str:
         """The figure for a page: its script draws the canvas when it comes into view."""
@@ -200,25 +209,36 @@ class MatrixGrid(_MatrixImage):
         return min(MOST_CELLS_A_SIDE, math.isqrt(MOST_CELLS_OF_A_GRID // max(1, rows * columns)))
 
     def spec(self) -> dict[str, Any]:
-        """The Vega-Lite spec: all thumbnails in one image."""
+        """The Vega-Lite spec: all thumbnails in one image; the outer ones have labels where their cells have room."""
         n_rows, n_columns = self.array.shape[:2]
-        side = max(24, min(self.side, 960 // max(n_rows, n_columns, 1)))
-        cells = self._cells(side)
-        height, width = cells.shape[2:]
-        # Small matrices take several pixels a cell, so that the frame between them stays thin.
-        scale = max(1, side // max(height, width))
+        cells = self._cells(max(24, min(self.side, 960 // max(n_rows, n_columns, 1))))
+        tall, wide = cells.shape[2:]
+        zoom = _zoom(n_rows * tall, n_columns * wide)
+        scale = max(1, round(2 * zoom))  # whole pixels of the image for each cell, so that all have one size
         drawn = colours.colormap()[cells.repeat(scale, axis=2).repeat(scale, axis=3)]
-        framed = np.pad(drawn, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)), constant_values=190)
-        framed = np.pad(framed, ((0, 0), (0, 0), (2, 2), (2, 2), (0, 0)), constant_values=255)
-        n, m, tall, wide, _ = framed.shape
-        picture = framed.transpose(0, 2, 1, 3, 4).reshape(n * tall, m * wide, 3)
-        zoom = min(1.0, 720 / max(m * wide, 1)) if m * wide > 720 else min(2.0, 720 / max(m * wide, n * tall, 1))
-        spec = image_spec(
-            picture, (round(m * wide * zoom), round(n * tall * zoom)),
-            row_labels=self.row_titles, column_labels=self.column_titles, limits=self.limits,
-            stops=colours.SEQUENTIAL, frame=False,
-        )  # fmt: skip
-        return self._finished(spec)
+        framed = np.pad(drawn, ((0, 0), (0, 0), (2, 2), (2, 2), (0, 0)), constant_values=190)
+        framed = np.pad(framed, ((0, 0), (0, 0), (4, 4), (4, 4), (0, 0)), constant_values=255)
+        n, m, high, broad, _ = framed.shape
+        picture = framed.transpose(0, 2, 1, 3, 4).reshape(n * high, m * broad, 3)
+        step_x, step_y = broad * zoom / scale, high * zoom / scale
+        has_labels = zoom >= _LEAST_CELL and cells.shape == self.array.shape
+        texts, left, top = self._token_marks(zoom, step_x, step_y) if has_labels else ([], -8.0, -6.0)
+        texts += row_marks(self.row_titles, step_y, x=left) + column_marks(self.column_titles, step_x, y=top)
+        size = (round(m * step_x), round(n * step_y))
+        stops = colours.SEQUENTIAL
+        return self._finished(image_spec(picture, size, texts, limits=self.limits, stops=stops, frame=False))
+
+    def _token_marks(self, cell: float, step_x: float, step_y: float) -> tuple[list[Mark], float, float]:
+        """Labels of the outer thumbnails, and where the titles of rows and columns have room."""
+        size = max(_LEAST_LETTERS, min(FONT_SIZE, int(cell) - 1))
+        n_rows, n_columns = self.array.shape[:2]
+        edge_y, edge_x = (step_y - cell * self.array.shape[2]) / 2, (step_x - cell * self.array.shape[3]) / 2
+        texts: list[Mark] = []
+        for row in range(n_rows):
+            texts += row_marks(self.row_labels, cell, x=-4, top=row * step_y + edge_y, size=size)
+        for column in range(n_columns):
+            texts += column_marks(self.column_labels, cell, y=-4, left=column * step_x + edge_x, size=size)
+        return texts, -widest(self.row_labels, size) - 14, -column_room(self.column_labels, cell, size) - 10
 
     def html(self) -> str:
         """The figure for a page: thumbnails, and room for the one that is enlarged."""
@@ -229,6 +249,40 @@ class MatrixGrid(_MatrixImage):
     def to_dict(self) -> dict[str, Any]:
         """Kind, text and values."""
         return self._dict(row_titles=list(self.row_titles), column_titles=list(self.column_titles))
+
+
+def one_scale(parts: Sequence[Any]) -> list[Any]:
+    """The parts of one picture, with one colour scale for all matrices whose scale has no ends of its own.
+
+    Those that diverge share a symmetric scale, the others one from the least to the greatest value of all.
+    """
+    found: dict[bool, list[_MatrixImage]] = {False: [], True: []}
+    for part in parts:
+        if isinstance(part, _MatrixImage) and part.low is None and part.high is None:
+            found[part.is_diverging].append(part)
+    ends = {
+        diverging: {"low": min(one.limits[0] for one in charts), "high": max(one.limits[1] for one in charts)}
+        for diverging, charts in found.items()
+        if len(charts) > 1
+    }
+    shared = [id(one) for diverging in ends for one in found[diverging]]
+    return [replace(part, **ends[part.is_diverging]) if id(part) in shared else part for part in parts]
+
+
+def _cell_size(rows: int, columns: int, widest_label: float) -> tuple[float, float]:
+    """Height and width of the cells of one matrix, in pixels: each has room for its label where there are not many."""
+    least = LINE if max(rows, columns) <= _MOST_LABELS else 1.0
+    size = max(least, min(26.0, _ROOM / max(columns, 1), _ROOM / max(rows, 1)))
+    if columns > _FEW_COLUMNS:
+        return size, size
+    # As wide as their labels, which then need not be turned.
+    return size, max(size, min(_ROOM / max(columns, 1), widest_label + 10))
+
+
+def _zoom(rows: int, columns: int) -> float:
+    """Pixels for each cell of a grid of so many cells: room for labels where that does not make it too large."""
+    zoom = min(40.0, 720 / max(rows, columns, 1))
+    return max(zoom, _LEAST_CELL) if columns * _LEAST_CELL <= 1080 and rows * _LEAST_CELL <= 1440 else zoom
 
 
 def as_lists(values: Array) -> Any:  # noqa: ANN401

@@ -6,32 +6,58 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mingyue.charts import colours, markup
 from mingyue.charts.chart import Chart
-from mingyue.charts.fonts import FONT_STACK
+from mingyue.charts.fonts import FONT_STACK, display_width
+from mingyue.charts.matrices import one_scale
+from mingyue.charts.table_chart import TableChart
 from mingyue.charts.vega import import_converter
 from mingyue.words import Language, TextTable, Words
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-Part = Chart | TextTable | str
 _CONTENTS = Words("Contents", "目录")
+_LONG_HEADING = 60  # columns; a longer one is a sentence, in smaller letters
 _LANGUAGE_NAMES: Mapping[Language, str] = {"en": "English", "zh": "中文"}
 _LANGUAGE_TAGS: Mapping[Language, str] = {"en": "en", "zh": "zh-Hans"}
 
 
 @dataclass(frozen=True)
+class Folded:
+    """Parts that a reader opens by a click."""
+
+    title: str
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A paragraph that begins with a word in bold."""
+
+    label: str
+    text: str
+
+
+Part = Chart | TextTable | str | Labelled | Folded
+"""A string is a paragraph of prose; text in backticks is rendered as code."""
+
+
+@dataclass(frozen=True)
 class Section:
-    """A part of a page with a heading. A string is a paragraph of prose; text in backticks is rendered as code."""
+    """A part of a page with a heading, which the table of contents repeats."""
 
     title: Words
     parts: Mapping[Language, Sequence[Part]]
     anchor: str = ""
     """Target of links; empty: the number of the section."""
+    tag: Words | None = None
+    """A word or two beside the heading, such as a verdict."""
+    group: Words | None = None
+    """Heading in the table of contents above this section and those of the same group after it."""
 
 
 def page(
@@ -48,17 +74,16 @@ def page(
     if not languages:
         raise ValueError("a page needs a language")
     bodies = [_body(title, sections, language, (intro or {}).get(language, "")) for language in languages]
+    sections = [replace(one, parts={key: one_scale(parts) for key, parts in one.parts.items()}) for one in sections]
     parts = [part for section in sections for language in languages for part in section.parts.get(language, ())]
-    needs_vega = any(isinstance(part, Chart) and part.needs_vega for part in parts)
-    palettes = json.dumps({"sequential": colours.SEQUENTIAL, "diverging": colours.DIVERGING})
-    scripts = [
-        f"const PALETTES={palettes};{markup.asset('matrix.js')}",
-        *map(markup.asset, ("film.js", "token_lines.js", "page.js")),
-    ]
+    needs_vega = any(map(_needs_vega, parts))
+    scripts = [_palettes() + markup.asset("matrix.js")]
+    scripts += map(markup.asset, ("film.js", "token_lines.js", "page.js"))
     return markup.render(
         "page.html",
         bodies=bodies,
         fonts=markup.verbatim(FONT_STACK),
+        ramps=markup.verbatim(_ramps()),
         style=markup.verbatim(markup.asset("page.css")),
         scripts=[markup.verbatim(script) for script in ([vega_scripts()] if needs_vega else []) + scripts],
     )
@@ -68,6 +93,25 @@ def page_of_charts(charts: Sequence[Chart], *, title: str, tables: Sequence[Text
     """A page of charts and tables in one language."""
     section = Section(Words("", ""), {language: [*charts, *tables]})
     return page(title=Words(title, title), sections=[section], languages=[language])
+
+
+def _palettes() -> str:
+    """The colours for the scripts of a page."""
+    palettes = {
+        "sequential": colours.SEQUENTIAL,
+        "diverging": colours.DIVERGING,
+        "sequentialDark": colours.SEQUENTIAL_DARK,
+        "divergingDark": colours.DIVERGING_DARK,
+    }
+    return f"const PALETTES={json.dumps(palettes)},DARK={json.dumps(colours.DARK)};"
+
+
+def _ramps() -> str:
+    """The colour bars for the style sheet of a page."""
+    names = ("ramp", "diverging", "ramp-dark", "diverging-dark")
+    scales = (colours.SEQUENTIAL, colours.DIVERGING, colours.SEQUENTIAL_DARK, colours.DIVERGING_DARK)
+    bars = (f"--{name}:linear-gradient(to right,{','.join(stops)})" for name, stops in zip(names, scales, strict=True))
+    return ";".join(bars)
 
 
 @functools.cache
@@ -91,6 +135,9 @@ def _body(title: Words, sections: Sequence[Section], language: Language, intro: 
             {
                 "anchor": f"{language}-{section.anchor or number}",
                 "title": section.title.of(language),
+                "tag": "" if section.tag is None else section.tag.of(language),
+                "group": "" if section.group is None else section.group.of(language),
+                "is_long": display_width(section.title.of(language)) > _LONG_HEADING,
                 "parts": [_part(part) for part in section.parts.get(language, ())],
             }
             for number, section in enumerate(sections)
@@ -98,10 +145,19 @@ def _body(title: Words, sections: Sequence[Section], language: Language, intro: 
     }
 
 
+def _needs_vega(part: Part) -> bool:
+    if isinstance(part, Folded):
+        return any(map(_needs_vega, part.parts))
+    return isinstance(part, Chart) and part.needs_vega
+
+
 def _part(part: Part) -> Markup:
     if isinstance(part, Chart):
         return markup.verbatim(part.html())
     if isinstance(part, str):
-        return markup.verbatim(markup.render("paragraph.html", text=part))
-    right = {number for number, column in enumerate(part.columns) if column in part.right}
-    return markup.verbatim(markup.render("table.html", table=part, right_columns=right))
+        return markup.verbatim(markup.render("paragraph.html", text=part, label=""))
+    if isinstance(part, Labelled):
+        return markup.verbatim(markup.render("paragraph.html", text=part.text, label=part.label))
+    if isinstance(part, Folded):
+        return markup.verbatim(markup.render("folded.html", title=part.title, parts=list(map(_part, part.parts))))
+    return markup.verbatim(TableChart.of(part).html())

@@ -8,14 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mingyue.charts import axes, markup
+from mingyue.charts import axes, colours, markup
 from mingyue.charts.chart import Chart
+from mingyue.charts.rules import Rule, rule_layers
 from mingyue.charts.vega import CONFIG, drawable, heading, import_extra
 from mingyue.printable import printable
 
 Row = Mapping[str, Any]
-Rule = tuple[float, str]
-"""A y value and the text beside its dashed line."""
 _ONE_ROW: dict[str, Any] = {"values": [{}]}  # data of marks without rows
 
 
@@ -53,7 +52,7 @@ class Plot(Chart):
         """The spec of the picture."""
         alt = import_extra("altair", "altair", "drawing a chart")
         layers = self._layers(alt)
-        rules = [layer for rule in self._rules() for layer in _rule_layers(alt, *rule)]
+        rules = rule_layers(alt, self._rules(), self._y_range(), log_y=self.log_y)
         spec: dict[str, Any] = alt.layer(*layers, *rules).properties(width=axes.WIDTH, height=axes.HEIGHT).to_dict()
         for number, layer in enumerate(spec["layer"]):
             # altair names an empty data set for a chart without data; the rows are in the spec itself.
@@ -65,13 +64,19 @@ class Plot(Chart):
         return drawable(whole)
 
     def html(self) -> str:
-        """The figure for a page: its script draws the spec when it comes into view."""
-        spec = {**self.spec(), "width": "container"}
+        """The figure for a page: its script draws the spec when it comes into view, below a legend that wraps."""
+        spec: dict[str, Any] = {**self.spec(), "width": "container"}
         del spec["title"]
-        height = axes.HEIGHT + 60
-        return markup.render(
-            "drawn_by_script.html", chart=self, kind="vega", data=spec, one_image=True, min_height=height
-        )
+        for layer in spec["layer"]:
+            for channel in ("color", "strokeDash"):
+                if channel in layer["encoding"]:
+                    layer["encoding"][channel]["legend"] = None
+        keys = [
+            {"name": name, "light": light, "dark": colours.DARK.get(light, light), "look": self._look(name)}
+            for name, light in zip(self._series(), self._colours(), strict=True)
+        ]
+        return markup.render("plot.html", chart=self, kind="vega", data=spec, one_image=True, keys=keys,
+                             min_height=axes.HEIGHT + 60)  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Kind, text and data."""
@@ -147,8 +152,16 @@ class Plot(Chart):
         return least / 1.08 if greatest > least else least / 2
 
     def _colour(self, alt: Any, symbol: str) -> Any:  # noqa: ANN401
-        numbers = self.series is not None and axes.are_numbers([row[self.series] for row in self.rows])
-        return axes.series_colours(alt, self._series(), numbers=numbers, symbol=symbol)
+        return axes.series_colours(alt, self._series(), self._colours(), symbol=symbol)
+
+    def _colours(self) -> list[str]:
+        """A colour for each series."""
+        ordered = self.series is not None and axes.are_numbers([row[self.series] for row in self.rows])
+        return colours.of_series(len(self._series()), ordered=ordered)
+
+    def _look(self, name: str) -> str:
+        """Class of the swatch of a series in the legend of a page."""
+        return "square"
 
     def _tooltip(self, alt: Any) -> list[Any]:  # noqa: ANN401
         lines = [] if self.series is None else [alt.Tooltip("s:N", title=" ")]
@@ -210,6 +223,9 @@ class LineChart(IntervalPlot):
         points = alt.Chart().mark_circle(size=60 if many else 34, opacity=0 if many else 1)
         return [*layers, points.encode(**shared, tooltip=self._tooltip(alt))]
 
+    def _look(self, name: str) -> str:
+        return "line dashed" if name in self.dashed else "line"
+
     def _values(self) -> list[dict[str, Any]]:
         return [row for row in super()._values() if not self.log_x or axes.is_positive(row["x"])]
 
@@ -266,7 +282,7 @@ class ScatterChart(Plot):
         points = alt.Chart().mark_circle(size=64, opacity=0.85)
         layers = [points.encode(**place, color=self._colour(alt, "square"), tooltip=self._tooltip(alt))]
         if self.label is not None:
-            text = alt.Chart().mark_text(align="left", dx=7, dy=-5, fontSize=12)
+            text = alt.Chart().mark_text(align="left", dx=7, dy=-5, fontSize=12, color="#333333")
             layers.append(text.encode(**place, text=alt.Text("label:N")))
         return layers
 
@@ -281,9 +297,3 @@ class ScatterChart(Plot):
 
     def _tooltip(self, alt: Any) -> list[Any]:  # noqa: ANN401
         return ([alt.Tooltip("label:N", title=" ")] if self.label else []) + super()._tooltip(alt)
-
-
-def _rule_layers(alt: Any, value: float, label: str) -> list[Any]:  # noqa: ANN401
-    line = alt.Chart().mark_rule(strokeDash=[5, 4], color="#666666").encode(y=alt.YDatum(value))
-    text = alt.Chart().mark_text(align="right", dy=-6, fontSize=11, color="#555555")
-    return [line, text.encode(x=alt.value("width"), y=alt.YDatum(value), text=alt.value(label))]

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mingyue.charts.chart import Chart
-from mingyue.charts.fonts import chinese_font, display_width, has_chinese
-from mingyue.charts.vega import CONFIG, drawable, import_converter, pixels
+from mingyue.charts.fonts import chinese_font, has_chinese
+from mingyue.charts.matrices import one_scale
+from mingyue.charts.table_chart import TableChart
+from mingyue.charts.vega import CONFIG, drawable, import_converter
 from mingyue.errors import SettingsError
 from mingyue.words import TextTable
 
 _SCALE = 2.0  # pixels of a PNG for each pixel of the spec
-_LINE, _COLUMN = 20, 7.2  # height of a line and width of a column of text in a table, in pixels of the spec
-_MOST_ROWS = 200
 
 
 def stacked(charts: Sequence[Chart], tables: Sequence[TextTable] = ()) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def stacked(charts: Sequence[Chart], tables: Sequence[TextTable] = ()) -> dict[s
 
     Raises `SettingsError` if there is neither, `MissingExtraError` without `plot`.
     """
-    specs = [chart.spec() for chart in charts] or [_table_spec(table) for table in tables]
+    specs = [chart.spec() for chart in one_scale(charts) or map(TableChart.of, tables)]
     if not specs:
         raise SettingsError("there is nothing to draw")
     parts = [{key: value for key, value in spec.items() if key != "config"} for spec in specs]
@@ -67,38 +67,3 @@ def _converter() -> Any:  # noqa: ANN401
     if font is not None:
         converter.register_font_directory(str(font.parent))
     return converter
-
-
-def _table_spec(table: TextTable) -> dict[str, Any]:
-    """A table as text marks; one layer for each weight and alignment, which a mark has once."""
-    rows = [list(table.columns), *map(list, table.rows[:_MOST_ROWS])]
-    widths = [
-        (max(display_width(row[column]) if column < len(row) else 0 for row in rows) + 3) * _COLUMN
-        for column in range(max(map(len, rows)))
-    ]
-    right = {column for column, heading in enumerate(table.columns) if heading in table.right}
-    cells = [
-        {"x": sum(widths[: column + 1]) - 2 * _COLUMN if column in right else sum(widths[:column]),
-         "y": number * _LINE, "text": text, "right": column in right, "head": number == 0}
-        for number, row in enumerate(rows)
-        for column, text in enumerate(row)
-    ]  # fmt: skip
-    if len(table.rows) > _MOST_ROWS:
-        cells.append({"x": 0, "y": len(rows) * _LINE, "text": f"… + {len(table.rows) - _MOST_ROWS}", "right": False,
-                      "head": False})  # fmt: skip
-
-    def layer(*, head: bool, right: bool) -> dict[str, Any]:
-        return {
-            "transform": [{"filter": f"{'' if head else '!'}datum.head && {'' if right else '!'}datum.right"}],
-            "mark": {"type": "text", "align": "right" if right else "left", "fontWeight": "bold" if head else "normal",
-                     "fontSize": 12, "color": "#222222", "baseline": "top"},
-            "encoding": {"x": pixels("x"), "y": pixels("y"), "text": {"field": "text", "type": "nominal"}},
-        }  # fmt: skip
-
-    return {
-        "data": {"values": cells},
-        "width": sum(widths),
-        "height": (len(rows) + 1) * _LINE,
-        "layer": [layer(head=head, right=right) for head in (True, False) for right in (True, False)],
-        "title": {"text": table.title, "subtitle": table.note},
-    }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+import numpy as np
 
 from mingyue.charts import colours, markup
 from mingyue.charts.chart import Chart, TextMark
@@ -38,8 +41,14 @@ class _ColouredText(Chart):
         """Background and text colour of a mark with a value."""
         return colours.cell_colours(mark.value, self.low, self.high)
 
+    def byte_of(self, mark: TextMark) -> int | None:
+        """The value of a mark as a byte of the colour scale, for the script that paints dark pages."""
+        if mark.value is None or not math.isfinite(mark.value):
+            return None
+        return int(colours.to_bytes(np.array([mark.value]), self.low, self.high)[0])
+
     def _html(self, template: str) -> str:
-        return markup.render(template, chart=self, stops=colours.SEQUENTIAL)
+        return markup.render(template, chart=self)
 
     def _dict(self, **data: object) -> dict[str, Any]:
         return {"kind": self.kind, "title": self.title, "note": self.note, "legend": self.legend, **data}
@@ -48,7 +57,7 @@ class _ColouredText(Chart):
         """A text in the middle of a box, which is filled with the colour of the mark's value."""
         fill, ink = ("", _PLAIN) if mark.value is None else self.colours_of(mark)
         return {"x": x, "x2": right, "y": y, "y2": y + _LINE - 3, "text": text, "fill": fill, "ink": ink,
-                "mx": (x + right) / 2, "my": y + (_LINE - 3) / 2}  # fmt: skip
+                "mx": (x + right) / 2, "my": y + (_LINE - 3) / 2, "align": "center"}  # fmt: skip
 
     def _boxes_spec(self, boxes: Sequence[dict[str, Any]], width: int, height: int) -> dict[str, Any]:
         """Boxes at pixels of the image; the legend is a separate colour scale next to them."""
@@ -56,7 +65,7 @@ class _ColouredText(Chart):
         box = {"mark": {"type": "rect"}, "transform": [{"filter": "datum.fill != ''"}],
                "encoding": {"x": pixels("x"), "x2": {"field": "x2"}, "y": pixels("y"), "y2": {"field": "y2"},
                             "color": {"field": "fill", **raw}}}  # fmt: skip
-        text = {"mark": {"type": "text", "fontSize": 14, "font": MONO_STACK},
+        text = {"mark": {"type": "text", "fontSize": 14, "font": MONO_STACK, "align": {"expr": "datum.align"}},
                 "encoding": {"x": pixels("mx"), "y": pixels("my"), "text": {"field": "text", "type": "nominal"},
                              "color": {"field": "ink", **raw}}}  # fmt: skip
         legend = {"title": self.legend or None, "orient": "top", "gradientLength": 160, "gradientThickness": 10,
@@ -148,7 +157,7 @@ class WordGrid(_ColouredText):
                 boxes.append(self._label_box(self.column_labels[number], starts[number], top, ends[number]))
             for label, row in self.labelled_rows():
                 top += _LINE
-                boxes.append(self._label_box(label, 0, top, left))
+                boxes.append(self._label_box(label, 0, top, left) | {"mx": left - _COLUMN, "align": "right"})
                 for number in band:
                     text = truncate(visible(row[number].text), max(1, widths[number] // _COLUMN - 1))
                     boxes.append(self._box(row[number], text, starts[number], top, ends[number]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from mingyue.charts import Chart, Section, write_charts, write_page
+from mingyue.charts import Chart, Folded, Labelled, Section, write_charts, write_page
 from mingyue.claims.claim import Claim
 from mingyue.claims.registry import GROUPS, NAMES, find, group_of
 from mingyue.claims.result import Result
@@ -84,7 +84,7 @@ def write_report(folder: Path, results: Sequence[Result]) -> list[str]:
         write_page(
             folder / PAGE,
             title=text_of("title"),
-            sections=[_summary(entries), *(one.section() for one in entries)],
+            sections=[one.section() for one in entries],
             languages=_LANGUAGES,
             intro={language: "\n\n".join(_intro(results, language)) for language in _LANGUAGES},
         )
@@ -119,9 +119,8 @@ class _Entry:
             self.trouble = f"{result.name}: the figure could not be drawn ({type(error).__name__}: {error})"
 
     def title(self) -> Words:
-        result = self.result
-        group = text_of("groups", group_of(result.name))
-        return text_of("section", group=group, name=result.name, verdict=verdict_of(result))
+        """The claim in words."""
+        return (self.claim or find(self.result.name)).claim
 
     def figure_path(self, language: Language) -> str:
         return f"{FIGURES}/{self.result.name}.{language}.svg"
@@ -132,23 +131,19 @@ class _Entry:
         path = folder / self.figure_path(language)
         return write_charts(path, self.figures[language], title=self.result.name, language=language)
 
-    def before(self, language: Language) -> list[str]:
-        """Paragraphs before the figures."""
-        if self.claim is None:
-            return []
-        parts = {"claim": self.claim.claim, "prediction": self.claim.prediction, "method": self.claim.method}
-        return [_paragraph(part, text).of(language) for part, text in parts.items()]
-
-    def after(self, language: Language) -> list[str]:
-        """Paragraphs after the figures."""
-        result = self.result
-        verdict = text_of("verdict_and_reason", verdict=verdict_of(result), reason=reason_of(result))
-        paragraphs = [_paragraph("verdict", verdict)]
-        correction = None if self.claim is None else correction_of(self.claim, result)
+    def first(self) -> list[tuple[Words, Words]]:
+        """Verdict and correction, each with its label: what a reader wants to know before any figure."""
+        parts = [(text_of("parts", "verdict"), _sentence(verdict_of(self.result), reason_of(self.result)))]
+        correction = None if self.claim is None else correction_of(self.claim, self.result)
         if correction is not None:
-            paragraphs.append(_paragraph("correction", correction))
+            parts.append((text_of("parts", "correction"), correction))
         if self.trouble:
-            paragraphs.append(Words(self.trouble, self.trouble))
+            parts.append((Words("", ""), Words(self.trouble, self.trouble)))
+        return parts
+
+    def details(self) -> list[tuple[Words, Words]]:
+        """Prediction, method and command, each with its label."""
+        result = self.result
         again = text_of(
             "again",
             command=command_of(result),
@@ -157,8 +152,10 @@ class _Entry:
             seconds=result.seconds,
             machine=result.machine,
         )
-        paragraphs.append(_paragraph("again", again))
-        return [paragraph.of(language).rstrip() for paragraph in paragraphs]
+        said = {"again": Words(again.en.rstrip(), again.zh.rstrip())}
+        if self.claim is not None:
+            said = {"prediction": self.claim.prediction, "method": self.claim.method} | said
+        return [(text_of("parts", part), text) for part, text in said.items()]
 
     def numbers(self, language: Language) -> list[TextTable]:
         if self.claim is None or self.result.measurement is None:
@@ -168,39 +165,44 @@ class _Entry:
     def section(self) -> Section:
         parts = {
             language: [
-                *self.before(language),
+                *_labelled(self.first(), language),
                 *self.figures[language],
-                *self.numbers(language),
-                *self.after(language),
+                Folded(
+                    text_of("details").of(language), [*_labelled(self.details(), language), *self.numbers(language)]
+                ),
             ]
             for language in _LANGUAGES
         }
-        return Section(self.title(), parts, anchor=self.result.name)
+        group = text_of("groups", group_of(self.result.name))
+        return Section(self.title(), parts, anchor=self.result.name, tag=verdict_of(self.result), group=group)
 
 
-def _paragraph(part: str, text: Words) -> Words:
-    return text_of("paragraph", part=text_of("parts", part), text=text)
+def _sentence(verdict: Words, reason: Words) -> Words:
+    said = text_of("verdict_and_reason", verdict=verdict, reason=reason)
+    return Words(said.en[:1].upper() + said.en[1:], said.zh)
 
 
-def _summary(entries: Sequence[_Entry]) -> Section:
-    parts = {language: [_verdicts(entries, language)] for language in _LANGUAGES}
-    return Section(text_of("tables", "verdicts", "title"), parts, anchor="verdicts")
+def _labelled(parts: Sequence[tuple[Words, Words]], language: Language) -> list[Labelled | str]:
+    """Paragraphs for the page."""
+    return [
+        Labelled(text_of("label", part=label).of(language), text.of(language)) if label.en else text.of(language)
+        for label, text in parts
+    ]
 
 
 def _verdicts(entries: Sequence[_Entry], language: Language) -> TextTable:
-    headings = columns_of("verdicts", "group", "claim", "verdict", "reason", "seconds")
+    headings = columns_of("verdicts", "claim", "verdict", "reason", "name")
     columns = [heading.of(language) for heading in headings]
     rows = [
         (
-            text_of("groups", group_of(one.result.name)).of(language),
-            one.result.name,
+            one.title().of(language),
             verdict_of(one.result).of(language),
             reason_of(one.result).of(language),
-            f"{one.result.seconds:.0f}",
+            one.result.name,
         )
         for one in entries
     ]
-    return TextTable("", columns, rows, right=columns[-1:])
+    return TextTable("", columns, rows)
 
 
 def _markdown(entries: Sequence[_Entry], language: Language) -> str:
@@ -213,17 +215,21 @@ def _markdown(entries: Sequence[_Entry], language: Language) -> str:
         if members:
             lines += [f"## {text_of('groups', group).of(language)}", ""]
         for one in members:
-            heading = text_of("heading", name=one.result.name, verdict=verdict_of(one.result))
-            lines += [f"### {heading.of(language)}", ""]
-            for paragraph in one.before(language):
-                lines += [paragraph, ""]
+            lines += [f"### {one.title().of(language)}", "", *_markdown_paragraphs(one.first(), language)]
             if one.figures[language]:
                 lines += [f"![{one.result.name}]({one.figure_path(language)})", ""]
+            lines += _markdown_paragraphs(one.details(), language)
             for table in one.numbers(language):
                 lines += [*_markdown_table(table), ""]
-            for paragraph in one.after(language):
-                lines += [paragraph, ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _markdown_paragraphs(parts: Sequence[tuple[Words, Words]], language: Language) -> list[str]:
+    lines = list[str]()
+    for label, text in parts:
+        head = f"**{text_of('label', part=label).of(language)}** " if label.en else ""
+        lines += [head + text.of(language), ""]
+    return lines
 
 
 def _markdown_table(table: TextTable) -> list[str]:

@@ -132,6 +132,7 @@ def _grid(part: PartWeights, language: Language) -> Chart:
         row_labels=part.rows,
         column_labels=part.columns,
         low=0.0,
+        high=1.0,
         note=" ".join(filter(None, [note.of(language), _block_note(part, language), _tokens_note(part, language)])),
         language=language,
     )
@@ -153,6 +154,7 @@ def _map(part: PartWeights, language: Language) -> Chart:
         row_title=Words("query token", "查询 token").of(language),
         column_title=Words("key token", "键 token").of(language),
         low=0.0,
+        high=1.0,
         note=_block_note(part, language),
         language=language,
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mingyue.charts import Chart, LineChart, TextMark
-from mingyue.charts.attention_film import AttentionFilm, FilmStep, StepMaps
+from mingyue.charts import Chart, LineChart, TextMark, WordGrid
+from mingyue.charts.attention_film import FRAMES_OF_A_PICTURE, AttentionFilm, FilmStep, StepMaps
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.command import FILE, SOURCE, TEXT, Command, Inspected
@@ -23,6 +23,14 @@ from mingyue.words import Language, TextTable, Words
 MOST_BYTES = 6 << 20
 """Cells of all maps on a page; of a longer film evenly spaced frames are shown."""
 _MOST_PRINTED = 40
+_MOST_ROWS, _MOST_POSITIONS = 42, 32  # of the predictions in an image
+_PREDICTIONS = Words("What each layer would predict next", "每一层对下一个 token 的预测")
+_ABOUT_TOKENS = Words("Rows: step and layer. Columns: the token just read.", "行：步数和层。列：刚读到的 token。")
+_ABOUT_TRANSLATIONS = Words(
+    "Rows: step and layer. Columns: positions of the translation, which differs from step to step.",
+    "行：步数和层。列：译文的位置；各步的译文不同。",
+)
+_ACTUAL = Words("actual next token", "实际的下一个 token")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +58,10 @@ class FilmView(View):
     def charts(self, language: Language = "en") -> list[Chart]:
         """The film, then the losses by step."""
         return [self._film(language), *self._losses(language)]
+
+    def pictures(self, language: Language = "en") -> list[Chart]:
+        """An image has no slider: some frames, with the predictions of every layer, then the losses."""
+        return [self._film(language), self._predictions(language), *self._losses(language)]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
         """A line for each frame."""
@@ -115,8 +127,8 @@ class FilmView(View):
             part_titles=[PART_NAMES[part.part].of(language) for part in first.parts],
             row_titles=[[layer_label(n, language) for n in range(part.bytes_LHTS.shape[0])] for part in first.parts],
             column_titles=[[head_label(n, language) for n in range(part.bytes_LHTS.shape[1])] for part in first.parts],
-            word_title=Words("What each layer would predict next", "每一层对下一个 token 的预测").of(language),
-            word_rows=[tap_label(tap, language) for tap in first.places_L],
+            word_title=_PREDICTIONS.of(language),
+            word_rows=[_ACTUAL.of(language), *(tap_label(tap, language) for tap in first.places_L)],
             averaged=Words("Each map is the mean over all heads of a layer.", "每张图是一层所有头的平均。").of(
                 language
             ),
@@ -130,15 +142,48 @@ class FilmView(View):
             label.append(Words(f"held-out loss {heldout:.3f}", f"留出损失 {heldout:.3f}").of(language))
         if np.isfinite(frame.loss):
             label.append(Words(f"loss of this text {frame.loss:.3f}", f"这段文本的损失 {frame.loss:.3f}").of(language))
-        words = [
-            [
-                _word(frame.read_at(number), language, *top)
-                for number, top in enumerate(zip(words_TK, values_TK, strict=True))
-            ]
-            for words_TK, values_TK in zip(frame.words_LTK, frame.probabilities_LTK.tolist(), strict=True)
-        ]
+        actual = [TextMark(piece) for piece in frame.truth_pieces_T]
+        words = [actual, *(_words(frame, layer, language) for layer in range(len(frame.places_L)))]
         maps = [StepMaps(part.bytes_LHTS, part.rows, part.columns) for part in frame.parts]
         return FilmStep(" · ".join(label), maps, words, frame.pieces_T)
+
+    def _predictions(self, language: Language) -> WordGrid:
+        """The predictions of every layer at some steps, as a table: a row for each step and layer."""
+        first = self.frames[0]
+        of_pairs = first.source is not None
+        chosen = _spread(len(self.frames), max(2, min(FRAMES_OF_A_PICTURE, _MOST_ROWS // len(first.places_L))))
+        n_all = max(len(self.frames[number].pieces_T) for number in chosen)
+        # Translations of an untrained model may never end: what counts is how they begin.
+        start = 0 if of_pairs else max(0, n_all - _MOST_POSITIONS)
+        kept = slice(start, start + _MOST_POSITIONS)
+        labels, cells = list[str](), list[list[TextMark]]()
+        if not of_pairs:
+            labels.append(_ACTUAL.of(language))
+            cells.append([TextMark(piece) for piece in first.truth_pieces_T][kept])
+        for number in chosen:
+            frame = self.frames[number]
+            for layer, tap in enumerate(frame.places_L):
+                words_T = _words(frame, layer, language)
+                labels.append(f"{frame.step:,} · {tap_label(tap, language)}")
+                cells.append([*words_T, *[TextMark("")] * (n_all - len(words_T))][kept])
+        note = _ABOUT_TRANSLATIONS if of_pairs else _ABOUT_TOKENS
+        more = Words("", "")
+        if n_all > _MOST_POSITIONS:
+            kind = Words("first", "开头") if of_pairs else Words("last", "最后")
+            more = Words(
+                f" The {kind.en} {_MOST_POSITIONS} of {n_all} positions.",
+                f"共 {n_all} 个位置，这里是{kind.zh} {_MOST_POSITIONS} 个。",
+            )
+        return WordGrid(
+            _PREDICTIONS.of(language),
+            cells,
+            row_labels=labels,
+            column_labels=(list(map(str, range(n_all))) if of_pairs else list(first.pieces_T))[kept],
+            low=0.0,
+            high=1.0,
+            legend=Words("probability of that token", "该 token 的概率").of(language),
+            note=note.of(language) + more.of(language),
+        )
 
     def _losses(self, language: Language) -> list[Chart]:
         text, heldout = Words("this text", "这段文本"), Words("held-out text", "留出文本")
@@ -195,6 +240,12 @@ def film_view(
         raise SettingsError("the frames are of different models: their layers or heads differ")
     losses = tuple((heldout_loss or {}).get(frame.step, float("nan")) for frame in frames)
     return FilmView(tuple(frames), losses, tuple(left_out))
+
+
+def _words(frame: Frame, layer: int, language: Language) -> list[TextMark]:
+    """The most likely token at each position."""
+    found = zip(frame.words_LTK[layer], frame.probabilities_LTK[layer].tolist(), strict=True)
+    return [_word(frame.read_at(number), language, *top) for number, top in enumerate(found)]
 
 
 def _word(read: str, language: Language, words_K: Sequence[str], values_K: Sequence[float]) -> TextMark:

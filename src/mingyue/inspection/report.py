@@ -54,19 +54,19 @@ _HEADS = {
     "surprise": _Head(
         Words("Surprise", "意外程度"),
         Words(
-            "Each token is coloured by −log P given the tokens before it: pale = likely, dark = unlikely. Hover over "
-            "a token to see its probability and the most likely tokens.",
-            "每个 token 按 −log P 着色，以前面的 token 为条件：浅色的可能性大，深色的可能性小。"
+            "Each token is coloured by −log P given the tokens before it: 0 is certain; the larger, the less likely. "
+            "Hover over a token to see its probability and the most likely tokens.",
+            "每个 token 按 −log P 着色，以前面的 token 为条件：0 表示确定，值越大，可能性越小。"
             "悬停可以看到它的概率和最可能的 token。",
         ),
     ),
     "attention": _Head(
         Words("Attention", "注意力"),
         Words(
-            "Each small map is one head of one layer. A row is a query token, a column a key token; the darker a cell, "
-            "the larger the weight, and each row sums to 1. Masked cells are exactly 0. Click a map to enlarge it and "
+            "Each small map is one head of one layer. A row is a query token, a column a key token; the colour is the "
+            "weight from 0 to 1, and each row sums to 1. Masked cells are exactly 0. Click a map to enlarge it and "
             "see its tokens.",
-            "每张小图是某一层的一个头。一行是一个查询 token，一列是一个键 token；颜色越深，权重越大，每行的和为 1。"
+            "每张小图是某一层的一个头。一行是一个查询 token，一列是一个键 token；颜色是 0 到 1 的权重，每行的和为 1。"
             "被掩码遮住的格子恰好是 0。点击小图可以放大，并看到各个 token。",
         ),
     ),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mingyue.charts import BarChart, Chart
+from mingyue.charts import BarChart, Chart, TableChart
 from mingyue.errors import NothingToShowError
 from mingyue.inspection.command import ONE_TEXT, Command
 from mingyue.inspection.recording import Recorder
@@ -82,6 +82,10 @@ class TraceView(View):
     def charts(self, language: Language = "en") -> list[Chart]:
         """Parameters and FLOPs by part."""
         return _charts(self, language)
+
+    def pictures(self, language: Language = "en") -> list[Chart]:
+        """The steps as a table, with their formulas, then parameters and FLOPs by part."""
+        return [TableChart.of(_drawn_steps(self, language)), *_charts(self, language)]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
         """Steps with shapes and costs, steps with formulas and lines, sums; blocks after the first in one row each."""
@@ -228,6 +232,21 @@ def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
         note=note.of(language),
         spared=[columns[2], columns[3], columns[7]],
     )
+
+
+def _drawn_steps(view: TraceView, language: Language) -> TextTable:
+    """The table of costs without what only readers of the code need, and with formulas."""
+    groups = _folded(view.steps)
+    costs = _costs(view, groups, language)
+    shown = [0, 1, 3, 4, 5, 6]  # all but the module and the RMS
+    columns = [costs.columns[column] for column in shown]
+    formula = Words("formula", "公式").of(language)
+    rows = [
+        [*(row[column] for column in shown), "" if path else group[0].formula]
+        for row, (group, path) in zip(costs.rows, groups, strict=True)
+    ]
+    columns.append(formula)
+    return TextTable(costs.title, columns, rows, right=costs.right, note=costs.note)
 
 
 def _lines(groups: _Groups, language: Language) -> TextTable:

@@ -31,6 +31,10 @@ class View(ABC):
     def charts(self, language: Language = "en") -> list[Chart]:
         """Images, with titles and labels in that language."""
 
+    def pictures(self, language: Language = "en") -> list[Chart]:
+        """What an image shows, where that differs from the charts of a page, which has the tables as well."""
+        return self.charts(language)
+
     @abstractmethod
     def tables(self, language: Language = "en") -> list[TextTable]:
         """The tables for a terminal."""
@@ -49,8 +53,9 @@ class View(ABC):
         if path.suffix.lower() == ".json":
             write_json(path, {"title": self.title.of(language), **self.to_dict()})
             return []
+        charts = self.charts(language) if path.suffix.lower() == ".html" else self.pictures(language)
         return write_charts(
-            path, self.charts(language), title=self.title.of(language), tables=self.tables(language), language=language
+            path, charts, title=self.title.of(language), tables=self.tables(language), language=language
         )
 
     def _repr_html_(self) -> str:

@@ -18,41 +18,17 @@ function drawFilm(holder, film) {
   holder.append(bar);
 
   let chosen = null, timer = 0;
-  const canvases = film.parts.map((part) => {
+  const tables = film.parts.map((part, p) => {
     holder.append(textElement("h3", part.title));
-    const longest = part.rowTitles.reduce((most, title) => Math.max(most, title.length), 0);
-    const side = Math.max(26, Math.min(110, (holder.clientWidth - longest * 8 - 12) / part.columnTitles.length - 6));
-    const table = document.createElement("table"), around = document.createElement("div");
-    table.className = "thumbs";
-    around.className = "scroll";
-    const head = table.createTHead().insertRow();
-    for (const title of ["", ...part.columnTitles]) head.append(textElement("th", title));
-    const body = table.createTBody();
-    const drawn = part.rowTitles.map((rowTitle, n) => {
-      const line = body.insertRow();
-      line.append(textElement("th", rowTitle));
-      return part.columnTitles.map((columnTitle, m) => {
-        const button = document.createElement("button"), canvas = document.createElement("canvas");
-        button.type = "button";
-        button.title = `${part.title} · ${rowTitle} · ${columnTitle}`;
-        button.setAttribute("aria-label", button.title);
-        canvas.style.width = `${side}px`;
-        button.append(canvas);
-        button.addEventListener("click", () => {
-          for (const other of holder.querySelectorAll("[aria-pressed]")) other.removeAttribute("aria-pressed");
-          button.setAttribute("aria-pressed", "true");
-          chosen = { part: film.parts.indexOf(part), n, m, title: button.title };
-          show();
-          large.scrollIntoView({ block: "nearest", behavior: "smooth" });
-        });
-        line.insertCell().append(button);
-        return canvas;
-      });
+    const table = thumbnails(holder, part.rowTitles, part.columnTitles, part.title, (n, m, title) => {
+      chosen = { part: p, n, m, title };
+      show();
+      large.scrollIntoView({ block: "nearest", behavior: "smooth" });
     });
-    around.append(table);
-    holder.append(around);
-    return drawn;
+    holder.append(table.box);
+    return table;
   });
+  holder.append(scaleLegend({ low: 0, high: 1 }));
   large.className = "large";
   words.className = "scroll";
   holder.append(large);
@@ -62,28 +38,15 @@ function drawFilm(holder, film) {
   function show() {
     const step = film.steps[Number(slider.value)];
     label.textContent = step.label;
-    const decoded = step.maps.map((map) => bytesOf(map.data));
-    step.maps.forEach((map, p) => {
-      const rows = map.rows.length, columns = map.columns.length, area = rows * columns;
-      canvases[p].forEach((line, n) => line.forEach((canvas, m) => {
-        const start = (n * line.length + m) * area;
-        const small = picture(decoded[p].subarray(start, start + area), rows, columns, false);
-        const side = parseFloat(canvas.style.width);
-        canvas.width = columns;
-        canvas.height = rows;
-        canvas.style.height = `${(side * rows) / columns}px`;
-        canvas.style.imageRendering = columns > side ? "auto" : "pixelated";
-        canvas.getContext("2d").drawImage(small, 0, 0);
-      }));
-    });
+    const maps = step.maps.map((map) => ({ chart: { ...map, rowTitle: "", columnTitle: "", low: 0, high: 1 }, bytes: bytesOf(map.data) }));
+    maps.forEach(({ chart, bytes }, p) => tables[p].draw(chart, bytes));
     if (chosen) {
-      const map = step.maps[chosen.part], area = map.rows.length * map.columns.length;
+      const { chart, bytes } = maps[chosen.part], area = chart.rows.length * chart.columns.length;
       const start = (chosen.n * film.parts[chosen.part].columnTitles.length + chosen.m) * area;
-      const chart = { rows: map.rows, columns: map.columns, rowTitle: "", columnTitle: "", low: 0, high: 1, diverging: false };
       const tall = large.offsetHeight;
       large.style.minHeight = `${tall}px`; // so that the page does not jump while the map is redrawn
       large.replaceChildren(textElement("h3", chosen.title));
-      drawMatrix(large, chart, decoded[chosen.part].subarray(start, start + area));
+      drawMatrix(large, chart, bytes.subarray(start, start + area));
       large.style.minHeight = "";
     }
     words.replaceChildren(wordTable(film.wordRows, step));
@@ -107,6 +70,7 @@ function drawFilm(holder, film) {
     }, 500);
   });
   slider.addEventListener("input", show);
+  theme.redraws.push(show);
   stop();
   show();
 }
@@ -120,14 +84,20 @@ function wordTable(rowLabels, step) {
     const line = table.insertRow();
     line.append(textElement("th", rowLabels[r]));
     for (const [text, byte, hover] of cells) {
-      const cell = line.insertCell(), colour = RAMPS.sequential[byte];
+      const cell = line.insertCell();
       cell.textContent = text;
-      cell.style.background = `rgb(${colour.join(",")})`;
-      cell.style.color = luminance(colour) < 0.179 ? "#fff" : "#000";
-      cell.dataset.hover = hover.join("\n");
+      if (byte !== null) paint(cell, byte);
+      if (hover.length) cell.dataset.hover = hover.join("\n");
     }
   });
   return table;
+}
+
+// The colours of a cell of text: those of its value, and letters that can be read on it.
+function paint(element, byte) {
+  const colour = scaleOf(false)[byte];
+  element.style.background = `rgb(${colour.join(",")})`;
+  element.style.color = luminance(colour) < 0.179 ? "#fff" : "#000";
 }
 
 // Relative luminance, as WCAG 2 has it.

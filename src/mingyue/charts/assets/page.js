@@ -1,12 +1,82 @@
 "use strict";
-// Draws each chart when it comes into view, shows the lines of coloured text on hover, switches languages.
+// Draws each chart when it comes into view, in light or dark colours; shows the lines of coloured text on hover;
+// switches languages.
 
 const DRAW = {
-  vega: (holder, spec) => vegaEmbed(holder, spec, { actions: false, renderer: "svg" }).then(() => (holder.style.minHeight = "")),
+  vega: drawVega,
   matrix: (holder, chart) => drawMatrix(holder, chart, bytesOf(chart.data)),
   "matrix-grid": drawGrid,
   film: drawFilm,
 };
+
+// Axes, lines and letters follow the colours of the page; names below the x axis fit its width.
+function drawVega(holder, spec) {
+  const drawing = document.createElement("div");
+  holder.append(drawing);
+  const show = () =>
+    vegaEmbed(drawing, themed(fitted(structuredClone(spec), holder.clientWidth)), { actions: false, renderer: "svg" })
+      .then(() => (holder.style.minHeight = ""));
+  theme.redraws.push(show);
+  return show();
+}
+
+const TEXTS = new Set(["data", "text", "title", "domain", "labelExpr", "values"]);
+
+function themed(part) {
+  if (!theme.dark) return part;
+  if (typeof part === "string") return DARK[part] ?? part;
+  if (Array.isArray(part)) return part.map(themed);
+  if (part === null || typeof part !== "object") return part;
+  return Object.fromEntries(Object.entries(part).map(([name, one]) => [name, TEXTS.has(name) ? one : themed(one)]));
+}
+
+// Names below the x axis: side by side, in a few lines, or slanted with room at the left for the first.
+function fitted(spec, width) {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `12px ${FONT}`;
+  const wide = (text) => pen.measureText(text).width;
+  const names = [...new Set(spec.data.values.map((row) => String(row.x)))];
+  const rules = spec.layer.some((layer) => layer.encoding?.x?.value === "width");
+  const band = (width - (rules ? 160 : 70)) / Math.max(1, names.length), room = band - 6;
+  const lines = names.map((name) => brokenLines(name, room, wide));
+  const flat = lines.every((one) => one.length <= 4 && one.every((line) => wide(line) <= room));
+  for (const { encoding } of spec.layer) {
+    const axis = encoding?.x?.type === "nominal" && encoding.x.axis;
+    if (!axis) continue;
+    axis.labelAngle = flat ? 0 : -35;
+    const texts = Object.fromEntries(names.map((name, n) => [name, lines[n].length > 1 ? lines[n] : name]));
+    if (flat) Object.assign(axis, { labelExpr: `(${JSON.stringify(texts)})[datum.label]`, labelLineHeight: 13 });
+    else spec.padding = { left: 5 + Math.max(0, ...names.map((name, n) => wide(name) * 0.82 - band * (n + 0.5) - 50)), right: 5, top: 5, bottom: 5 };
+  }
+  return spec;
+}
+
+// A text in lines of at most `room` pixels, broken at spaces and between Chinese characters.
+function brokenLines(text, room, wide) {
+  const lines = [""];
+  for (const part of text.match(/[\u2e80-\u9fff\uff00-\uffef][，。、；：）]?|[^\s\u2e80-\u9fff\uff00-\uffef]+\s*|\s+/g) ?? [text]) {
+    if (lines.at(-1) && wide((lines.at(-1) + part).trimEnd()) > room) lines.push("");
+    lines[lines.length - 1] += part;
+  }
+  return lines.map((line) => line.trim());
+}
+
+// Cells and running text have the colours of light pages in their HTML.
+function paintTexts() {
+  for (const element of document.querySelectorAll("[data-byte]")) paint(element, Number(element.dataset.byte));
+}
+
+function showTheme(dark) {
+  if (theme.dark === dark) return;
+  theme.dark = dark;
+  paintTexts();
+  for (const redraw of theme.redraws) redraw();
+}
+
+const system = matchMedia("(prefers-color-scheme: dark)");
+system.addEventListener("change", () => showTheme(system.matches));
+addEventListener("afterprint", () => showTheme(system.matches));
+if (theme.dark) paintTexts();
 
 function draw(holder) {
   if (holder.dataset.drawn || !holder.offsetParent) return;
@@ -26,7 +96,11 @@ const watcher = new IntersectionObserver((entries) => {
     draw(entry.target);
   }
 }, { rootMargin: "400px" });
-addEventListener("beforeprint", () => holders.forEach(draw));
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details")) details.open = true;
+  holders.forEach(draw);
+  showTheme(false);
+});
 
 for (const kind of ["pointerover", "pointerdown"]) {
   document.addEventListener(kind, (event) => {

@@ -103,7 +103,7 @@ CLAIM = Claim(
     measure=measure,
     judge=judge,
     figures=[
-        Matrix("weights", low=0.0),
+        Matrix("weights", low=0.0, high=1.0),
         Lines("lookup", x="gap", log_x=True, log_y=True, floor=1e-9),
     ],
     seconds=0,
