@@ -78,7 +78,7 @@ def diagnose(folder: Path | None = None, *, data_folder: Path | None = None) -> 
 
 def _versions() -> Iterator[Finding]:
     yield Finding("mingyue", mingyue.__version__)
-    yield Finding("python", f"{platform.python_version()} on {platform.platform()}")
+    yield Finding("python", tr("{python_version} on {platform}", platform.python_version(), platform.platform()))
     for name in _CORE:
         try:
             yield Finding(name, importlib.metadata.version(name))
@@ -111,7 +111,7 @@ def _processor() -> Iterator[Finding]:
         )
     speeds = {threads: _matrix_speed(threads) / 1e9 for threads in sorted({1, usable})}
     for threads, speed in speeds.items():
-        value = f"{speed:.0f} GFLOP/s with --threads {threads}, measured now"
+        value = tr("{speed:.0f} GFLOP/s with --threads {threads}, measured now", speed, threads)
         advice = None
         if speed < _GAIN * speeds[1] and threads > 1:
             advice = tr(

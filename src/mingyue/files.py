@@ -87,7 +87,7 @@ class OutputFile:
             return None
         number = 0
         while True:
-            part = self._target.with_name(f"{self._target.name}.part{f'.{number}' if number else ''}")
+            part = self._target.with_name(tr("{name}.part{value}", self._target.name, f".{number}" if number else ""))
             try:
                 part.open("xb").close()
             except FileExistsError:
@@ -221,10 +221,17 @@ def explain_os_error(what: str, path: Path, error: OSError) -> tuple[str, str]:
             tr("Earlier files are unchanged. Free some space, or choose another folder with --out."),
         )
     if error.errno == errno.EEXIST and path.is_symlink() and not path.exists():
-        message = f"{what} could not be written to {path}: it is a link to {os.readlink(path)}, which does not exist"  # noqa: PTH115
-        return message, "Make that folder, or remove the link."
+        message = tr(
+            "{what} could not be written to {path}: it is a link to {readlink}, which does not exist",
+            what,
+            path,
+            path.readlink(),
+        )
+        return message, tr("Make that folder, or remove the link.")
     if error.errno == errno.EEXIST:
-        return f"{what} could not be written to {path}: it is not a folder", "Choose another folder with --out."
+        return tr("{what} could not be written to {path}: it is not a folder", what, path), tr(
+            "Choose another folder with --out."
+        )
     if error.errno in _REFUSED:
         advice = tr("Change its permissions, or choose another folder.")
         return (

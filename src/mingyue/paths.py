@@ -30,7 +30,8 @@ def path_of(name: str | os.PathLike[str]) -> Path:
         given = os.fspath(name)
     except TypeError:
         raise SettingsError(
-            f"{shortened(repr(name))} is not the name of a file or folder", advice="Give a str, or a pathlib.Path."
+            tr("{shortened} is not the name of a file or folder", shortened(repr(name))),
+            advice=tr("Give a str, or a pathlib.Path."),
         ) from None
     if not given:
         raise SettingsError(

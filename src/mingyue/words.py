@@ -95,6 +95,8 @@ def stacked(lines: Sequence[str]) -> Words:
 
 def stored(text: str) -> Words:
     """A text that was kept in a file, in English: its Chinese is looked up, where it is a text without values."""
+    if isinstance(text, Words):
+        return text
     return Words(text, lambda: dictionary().get(text, text))
 
 

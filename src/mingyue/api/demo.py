@@ -15,6 +15,7 @@ from mingyue.files import explain_os_error, write_text_atomically
 from mingyue.paths import path_of
 from mingyue.runs import RunResult
 from mingyue.training import Clock, Observer
+from mingyue.words import tr
 
 TRANSLATE_MINUTES = 2.75
 TEXT_MINUTES = 1.4
@@ -88,7 +89,7 @@ def translate_demo(
         "out": str(out),
         **({} if {"minutes", "steps", "epochs"} & given else {"minutes": TRANSLATE_MINUTES}),
     }
-    settings = with_effective_defaults(settings, "the demo", values)
+    settings = with_effective_defaults(settings, tr("the demo"), values)
     run = train(settings, observer=observer, waited=clock.seconds())
     if run.training.reason == "stopped":
         return TranslateDemo(run, ())
@@ -107,7 +108,7 @@ def text_demo(
     values: dict[str, object] = {"sources": [_TEXT], "out": str(out), "sample_prompt": "The "}
     if not {"minutes", "steps", "epochs"} & given:
         values["minutes"] = TEXT_MINUTES
-    settings = with_effective_defaults(settings, "the demo", values)
+    settings = with_effective_defaults(settings, tr("the demo"), values)
     return train(settings, observer=observer, waited=waited)
 
 
@@ -122,10 +123,11 @@ def _write(folder: Path, name: str, pairs: Sequence[tuple[str, str]], *, replace
                 continue
             if path.exists() and not replace:
                 raise DataError(
-                    f"{path} has other content than the pairs of this demonstration", advice="Choose another --out."
+                    tr("{path} has other content than the pairs of this demonstration", path),
+                    advice=tr("Choose another --out."),
                 )
             write_text_atomically(path, text)
     except OSError as error:
-        message, advice = explain_os_error("the pairs", folder, error)
+        message, advice = explain_os_error(tr("the pairs"), folder, error)
         raise DataError(message, advice=advice) from None
     return str(paths[0]), str(paths[1])

@@ -13,6 +13,7 @@ from mingyue.paths import path_of
 from mingyue.runs.loading import check_has_checkpoint
 from mingyue.runs.watching import read_watched
 from mingyue.training import Checkpoints, RunFolder, read_log
+from mingyue.words import tr
 
 
 def film_of(
@@ -31,14 +32,14 @@ def film_of(
         if run.settings_path.is_file():
             check_has_checkpoint(run)
         raise SettingsError(
-            f"{folder} has no checkpoints and no frames to make a film of",
-            advice="Give the folder of a run (runs/poems).",
+            tr("{folder} has no checkpoints and no frames to make a film of", folder),
+            advice=tr("Give the folder of a run (runs/poems)."),
         )
     if text is None:
         if not frames:
             raise SettingsError(
-                f"{folder} was trained without --watch: there is no text to show",
-                advice="Give one with --text: it is read at the checkpoints that are kept.",
+                tr("{folder} was trained without --watch: there is no text to show", folder),
+                advice=tr("Give one with --text: it is read at the checkpoints that are kept."),
             )
         text = frames[-1].watched
     frames = [frame for frame in frames if frame.watched == text]

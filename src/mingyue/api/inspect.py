@@ -19,7 +19,7 @@ from mingyue.inspection import Captured, capture
 from mingyue.inspection.capture import checked
 from mingyue.inspection.taps import check_taps
 from mingyue.nn import Taps
-from mingyue.words import Language, TextTable
+from mingyue.words import Language, TextTable, tr
 
 if TYPE_CHECKING:  # view modules are imported when a view is made, so that training and generation start faster
     from mingyue.inspection.attended import AttendedView
@@ -66,21 +66,21 @@ def inspect(
     for name, value in (("text", text), ("source", source), ("target", target)):
         if not isinstance(value, str | None):
             raise SettingsError(
-                f"{name} must be a string, not {value!r} ({type(value).__name__})",
-                advice="Give one string; several texts go to `vectors` and `heads`.",
+                tr("{name} must be a string, not {value!r} ({kind})", name, value, type(value).__name__),
+                advice=tr("Give one string; several texts go to `vectors` and `heads`."),
             )
     opened, folder = open_model(model, step=step, device=device, threads=threads)
     if isinstance(opened, Model):
         if source is not None or target is not None:
             raise SettingsError(
-                "a decoder-only model takes no source and no target",
-                advice="Give the text alone (--text on the command line).",
+                tr("a decoder-only model takes no source and no target"),
+                advice=tr("Give the text alone (--text on the command line)."),
             )
     else:
         if source is None:
             source, text = text, None
         if text is not None and target is not None:
-            raise SettingsError("three texts are given for one pair", advice="Give a source and a target.")
+            raise SettingsError(tr("three texts are given for one pair"), advice=tr("Give a source and a target."))
         text = target if text is None else text
     return Inspection(opened, text, source, folder=folder, step=step)
 
@@ -109,7 +109,7 @@ class Inspection(InspectedModel):
         """
         command = view_command(name)
         if command.make is None:
-            raise SettingsError(f"{name} is a page of many views", advice=f"Use the method `{name}`.")
+            raise SettingsError(tr("{name} is a page of many views", name), advice=tr("Use the method `{name}`.", name))
         with self.model.runtime.applied():
             return command.view(self, options)
 
@@ -239,7 +239,7 @@ class Inspection(InspectedModel):
         Raises `SettingsError` for a model that was not loaded from the folder of a run.
         """
         if self.folder is None:
-            raise SettingsError("training curves are those of a run", advice="Give the folder of the run.")
+            raise SettingsError(tr("training curves are those of a run"), advice=tr("Give the folder of the run."))
         return curve(self.folder, *others)
 
     def film(self) -> FilmView:
@@ -251,7 +251,7 @@ class Inspection(InspectedModel):
         from mingyue.api.film import film_of
 
         if self.folder is None:
-            raise SettingsError("a film shows a run step by step", advice="Give the folder of the run.")
+            raise SettingsError(tr("a film shows a run step by step"), advice=tr("Give the folder of the run."))
         text = self._source if isinstance(self.model, Translator) else self._text
         return film_of(self.folder, text, device=self.subject.device.type)
 
@@ -342,5 +342,5 @@ def view_command(name: str) -> Command:
     known = name.isidentifier() and (Path(__file__).parents[1] / "inspection" / f"{name}.py").is_file()
     command = getattr(import_module(f"mingyue.inspection.{name}"), "COMMAND", None) if known else None
     if command is None:
-        raise SettingsError(f"there is no view {name!r}", advice="`mingyue inspect` lists the views.")
+        raise SettingsError(tr("there is no view {name!r}", name), advice=tr("`mingyue inspect` lists the views."))
     return command

@@ -16,7 +16,7 @@ from mingyue.inspection.run_texts import RunTexts
 from mingyue.paths import path_of
 from mingyue.reprs import facts_html, shortened
 from mingyue.training import RunFolder
-from mingyue.words import Words
+from mingyue.words import Words, stored, tr
 
 if TYPE_CHECKING:
     from mingyue.generation import Translation
@@ -45,13 +45,13 @@ class InspectedModel:
         self.step = step
         """The requested training step."""
         self.remarks: list[Words] = _step_shown(model, step, from_folder=folder is not None)
-        self.remarks += [Words(note, note) for note in model.loading_notes if folder is not None]
+        self.remarks += [stored(note) for note in model.loading_notes if folder is not None]
         """Notes for the reader in both languages, such as that the target is the model's own translation."""
         self._text, self._source = text, source
 
     def __repr__(self) -> str:
         text = self._text if self._source is None else self._source
-        reading = "" if text is None or not self._has_text else f" reading {shortened(text)}"
+        reading = "" if text is None or not self._has_text else tr(" reading {shortened}", shortened(text))
         return f"<mingyue.Inspection of {self.model!r}{reading}>"
 
     def _repr_html_(self) -> str:
@@ -113,8 +113,8 @@ class InspectedModel:
     def _read(self, *, any_length: bool = False) -> Reading:
         text = self._source if isinstance(self.model, Translator) else self._text
         if text is None:
-            kind = "source text" if isinstance(self.model, Translator) else "text"
-            raise GenerationError("there is no text to inspect", advice=f"Give a {kind}.")
+            kind = tr("source text") if isinstance(self.model, Translator) else "text"
+            raise GenerationError(tr("there is no text to inspect"), advice=tr("Give a {kind}.", kind))
         if isinstance(self.model, Translator):
             return self.subject.read(self._target(text), text)
         return self.subject.read(text, any_length=any_length)
@@ -135,12 +135,9 @@ class InspectedModel:
 
         best = self._translate([source])[0][0]
         text = fitting(self.subject, best.text)
-        cut = Words("", "") if best.finished else Words(", cut off at the length limit", "，到长度上限被截断")
+        cut = Words("", "") if best.finished else tr(", cut off at the length limit")
         self.remarks.append(
-            Words(
-                f"The target is the model's own translation (beam {OWN_BEAM}{cut.en}): {text!r}.",
-                f"译文是模型自己的翻译（束宽 {OWN_BEAM}{cut.zh}）：{text!r}。",
-            )
+            tr("The target is the model's own translation (beam {own_beam}{cut}): {text!r}.", OWN_BEAM, cut, text)
         )
         return text
 
@@ -156,14 +153,14 @@ def open_model(
         given = {"step": step, "device": device, "threads": threads}
         if unused := [name for name, value in given.items() if value is not None]:
             raise SettingsError(
-                f"{', '.join(unused)}: a loaded model does not take this",
-                advice="Give the folder of the model instead.",
+                tr("{unused}: a loaded model does not take this", ", ".join(unused)),
+                advice=tr("Give the folder of the model instead."),
             )
         return model, None
     if not isinstance(model, str | Path):
         raise SettingsError(
-            f"{type(model).__name__} is neither a model nor a path to one",
-            advice="Give a folder, or what `mingyue.load` or `load_translator` returned.",
+            tr("{kind} is neither a model nor a path to one", type(model).__name__),
+            advice=tr("Give a folder, or what `mingyue.load` or `load_translator` returned."),
         )
     folder = path_of(model)
     return load_either(folder, device=device, threads=threads, step=step), folder
@@ -182,10 +179,5 @@ def _step_shown(model: Model | Translator, step: int | None, *, from_folder: boo
     if shown is None:
         return []
     if step is not None or not from_folder:  # it was chosen
-        return [Words(f"The model as it was after {shown:,} steps.", f"这是训练 {shown:,} 步之后的模型。")]
-    return [
-        Words(
-            f"The run has not ended: this is its model after {shown:,} steps, the best so far.",
-            f"训练还没有结束：这是它训练 {shown:,} 步之后的模型，是目前最好的。",
-        )
-    ]
+        return [tr("The model as it was after {shown:,} steps.", shown)]
+    return [tr("The run has not ended: this is its model after {shown:,} steps, the best so far.", shown)]

@@ -16,6 +16,7 @@ from mingyue.models import DecoderOnly, EncoderDecoder
 from mingyue.models.sizes import sizes
 from mingyue.reprs import facts_html
 from mingyue.runtime import Runtime
+from mingyue.words import tr
 
 ConfigType = TypeVar("ConfigType", ModelConfig, EncoderDecoderConfig)
 ModuleType = TypeVar("ModuleType", DecoderOnly, EncoderDecoder)
@@ -99,12 +100,12 @@ class LoadedModel(Generic[ConfigType, ModuleType]):
             "heads": f"{config.n_heads} × {config.d_head}",
             "positions": config.positions,
             "context": f"{config.context:,}",
-            "tokenizer": f"{self.tokenizer.kind}, ids: {self.tokenizer.vocab_size:,}",
+            "tokenizer": tr("{kind}, ids: {vocab_size:,}", self.tokenizer.kind, self.tokenizer.vocab_size),
         }
         if isinstance(training.get("steps"), int):
-            facts["trained"] = f"steps: {training['steps']:,}"
+            facts["trained"] = tr("steps: {training:,}", training["steps"])
         if isinstance(training.get("heldout_loss"), float):
-            facts["held-out loss"] = f"{training['heldout_loss']:.4f} nats per token"
+            facts["held-out loss"] = tr("{training:.4f} nats per token", training["heldout_loss"])
         return facts_html(f"mingyue.{type(self).__name__}", facts)
 
 
@@ -113,10 +114,12 @@ def merge_settings(
 ) -> SettingsType:
     """`settings` (default: those of `kind`) with the fields named in `keywords` replaced. Raises `SettingsError`."""
     base = settings or kind()
-    return kind.read({**base.model_dump(), **keywords}, source="the arguments") if keywords else base
+    return kind.read({**base.model_dump(), **keywords}, source=tr("the arguments")) if keywords else base
 
 
 def _of_given(bundle: Bundle[ModuleType]) -> tuple[str, ...]:
     """What tokenizers from elsewhere do to a text."""
     both = dict.fromkeys([bundle.tokenizer, bundle.source_tokenizer])
-    return tuple(f"The tokenizer {loss}." for loss in dict.fromkeys(loss for one in both for loss in one.losses))
+    return tuple(
+        tr("The tokenizer {loss}.", loss) for loss in dict.fromkeys(loss for one in both for loss in one.losses)
+    )

@@ -16,6 +16,7 @@ from mingyue.generation import Event, Generation, finished, stream
 from mingyue.models import DecoderOnly
 from mingyue.runtime import Runtime
 from mingyue.scoring import Score, score
+from mingyue.words import tr
 
 
 class Model(LoadedModel[ModelConfig, DecoderOnly]):
@@ -51,7 +52,9 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
         """The text of one prompt, piece by piece as it is generated; the pieces join to exactly the text."""
         settings = merge_settings(GenerateSettings, settings, given)
         if settings.samples != 1:
-            raise GenerationError(f"a stream is of one text, not {settings.samples}", advice="Use generate instead.")
+            raise GenerationError(
+                tr("a stream is of one text, not {samples}", settings.samples), advice=tr("Use generate instead.")
+            )
         return (event.text for event in self.events(prompt, settings) if event.text)
 
     @speaks_python()
@@ -87,8 +90,10 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
             found = score(self.module, self.tokenizer, text, stride=stride, starts_with_bos=self.starts_with_bos)
         if not found.scored:
             notes.append(
-                "The text has one token, and this model has no probability of a first token: its texts do not begin "
-                "with BOS. There is nothing to score."
+                tr(
+                    "The text has one token, and this model has no probability of a first token: its "
+                    "texts do not begin with BOS. There is nothing to score."
+                )
             )
         return found
 
@@ -103,9 +108,11 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
         if self.starts_with_bos:
             ids = [self.tokenizer.bos_id, *ids]
         if not ids:
-            raise GenerationError("there is nothing to read: the text is empty")
+            raise GenerationError(tr("there is nothing to read: the text is empty"))
         if len(ids) > self.config.context:
-            raise GenerationError(f"the text has {len(ids)} tokens, the context holds {self.config.context}")
+            raise GenerationError(
+                tr("the text has {n_ids} tokens, the context holds {context}", len(ids), self.config.context)
+            )
         ids_BT = torch.tensor([ids], device=self.module.embedding.weight.device)
         with self.runtime.applied():
             return self.module(ids_BT)[0]

@@ -16,7 +16,7 @@ from mingyue.inspection.command import TrainingSample
 from mingyue.paths import path_of
 from mingyue.text import Tokenizer
 from mingyue.training import RunFolder
-from mingyue.words import Words
+from mingyue.words import stored, tr
 
 LONGEST_ROW = 256
 """Tokens of a row, or the context of the model if it is shorter."""
@@ -39,15 +39,15 @@ def training_sample(
         path = path_of(corpus)
         text, cut = _read(path)
         rows, total = _rows_of_text(subject, text, tokens, generator)
-        part = Words(", its first 16 MiB", "的前 16 MiB") if cut else Words("", "")
-        return TrainingSample(rows, total, Words(f"{path.name}{part.en}", f"{path.name} {part.zh}".strip()))
+        name = tr("{path}, its first 16 MiB", path.name) if cut else stored(path.name)
+        return TrainingSample(rows, total, name)
     run = None if folder is None else RunFolder(folder)
     if run is None or not run.data.is_dir():
         raise SettingsError(
-            "a model folder holds no training text to search",
-            advice="Give the folder of the run (runs/poems), or a text with --corpus FILE.",
+            tr("a model folder holds no training text to search"),
+            advice=tr("Give the folder of the run (runs/poems), or a text with --corpus FILE."),
         )
-    name = Words("the training text", "训练文本")
+    name = tr("the training text")
     if subject.of_pairs:
         _, _, pairs, _ = load_pairs(run.data)
         order = generator.permutation(len(pairs.train))
@@ -71,9 +71,11 @@ def _read(path: Path) -> tuple[str, bool]:
             more = bool(file.read(1))
         return data.decode("utf-8", errors="ignore" if more else "strict"), more
     except OSError as error:
-        raise SettingsError(f"the corpus {path} cannot be read: {reason_of(error)}") from None
+        raise SettingsError(tr("the corpus {path} cannot be read: {reason}", path, reason_of(error))) from None
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8 (byte {error.start})", advice="Convert it to UTF-8.") from None
+        raise SettingsError(
+            tr("{path} is not UTF-8 (byte {start})", path, error.start), advice=tr("Convert it to UTF-8.")
+        ) from None
 
 
 def _rows_of_text(subject: Subject, text: str, tokens: int, generator: np.random.Generator) -> tuple[list[Ids], int]:
@@ -91,7 +93,9 @@ def _rows_of_text(subject: Subject, text: str, tokens: int, generator: np.random
         starts = generator.permutation(np.arange(-(-total // length)))[: max(1, tokens // length)] * length
         found = [_begun(subject, tokenizer, ids[start : start + length]) for start in np.sort(starts)]
     if not total:
-        raise SettingsError("the corpus holds no text that fits the context", advice="Give another file with --corpus.")
+        raise SettingsError(
+            tr("the corpus holds no text that fits the context"), advice=tr("Give another file with --corpus.")
+        )
     return found, total
 
 

@@ -23,6 +23,7 @@ from mingyue.reprs import facts_html
 from mingyue.runtime import Runtime
 from mingyue.scoring import TranslationScores, translation_scores
 from mingyue.training import Evaluation, evaluate
+from mingyue.words import tr
 
 _MAX_TOKENS = 1 << 12  # padded tokens of the longer side in one forward pass of the loss
 
@@ -137,7 +138,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
             )
         blank = [number for number, line in enumerate(lines, start=first_line + 1) if line and not line.strip()]
         if blank:
-            notes.append(f"Lines of white space only, which stay empty: {_shown(blank)}.")
+            notes.append(tr("Lines of white space only, which stay empty: {blank}.", _shown(blank)))
         cut = [number for number, best in enumerate(found, start=first_line + 1) if any(one.truncated for one in best)]
         if cut:
             notes.append(_cut_lines(cut, self.config.context))
@@ -164,8 +165,13 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         for number, (source, target) in enumerate(rows, start=1):
             if max(len(source), len(target)) > context:
                 raise GenerationError(
-                    f"pair {number} has {len(source)} source and {len(target)} target tokens, "
-                    f"the context holds {context}"
+                    tr(
+                        "pair {number} has {n_source} source and {n_target} target tokens, the context holds {context}",
+                        number,
+                        len(source),
+                        len(target),
+                        context,
+                    )
                 )
         return self._evaluation(rows, targets)
 
@@ -232,17 +238,19 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
             result = evaluate(self.module, batches, runtime, bytes_per_token=n_bytes / n_tokens or math.nan)
         if math.isnan(result.nats):
             raise GenerationError(
-                "the model's output is NaN",
-                advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
+                tr("the model's output is NaN"),
+                advice=tr(
+                    "Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint."
+                ),
             )
         return result
 
     def _note_uncounted(self, empty: int, long: int) -> None:
-        reasons = [f"{count:,} with {why}" for count, why in ((empty, "an empty side"),) if count]
+        reasons = [tr("{count:,} with {why}", count, why) for count, why in ((empty, tr("an empty side")),) if count]
         if long:
-            reasons.append(f"{long:,} with more than {self.config.context:,} tokens on a side")
+            reasons.append(tr("{long:,} with more than {context:,} tokens on a side", long, self.config.context))
         if reasons:
-            self.note(f"Not counted in the loss: {', '.join(reasons)}.")
+            self.note(tr("Not counted in the loss: {reasons}.", ", ".join(reasons)))
 
 
 def one_line(text: str) -> str:
@@ -253,31 +261,47 @@ def one_line(text: str) -> str:
 def _check_counts(sources: Sequence[str], targets: Sequence[str]) -> None:
     if len(sources) != len(targets):
         raise DataError(
-            f"{len(sources):,} source texts and {len(targets):,} targets: "
-            f"number {min(len(sources), len(targets)) + 1:,} has no partner",
-            advice="Text n of one side is paired with text n of the other.",
+            tr(
+                "{n_sources:,} source texts and {n_targets:,} targets: number {n_sources_2:,} has no partner",
+                len(sources),
+                len(targets),
+                min(len(sources), len(targets)) + 1,
+            ),
+            advice=tr("Text n of one side is paired with text n of the other."),
         )
     if not sources:
-        raise DataError("there are no pairs: 0 lines", advice="Give at least one source text and its target.")
+        raise DataError(tr("there are no pairs: 0 lines"), advice=tr("Give at least one source text and its target."))
 
 
 def _cut_lines(numbers: Sequence[int], context: int) -> str:
-    what = f"Line {_shown(numbers)} has" if len(numbers) == 1 else f"{len(numbers):,} lines ({_shown(numbers)}) have"
-    return f"{what} more tokens than the context of {context:,}: translated from the first ones."
+    what = (
+        tr("Line {numbers} has", _shown(numbers))
+        if len(numbers) == 1
+        else tr("{n_numbers:,} lines ({numbers}) have", len(numbers), _shown(numbers))
+    )
+    return tr("{what} more tokens than the context of {context:,}: translated from the first ones.", what, context)
 
 
 def _unfinished(lengths: Mapping[int, int], extra_tokens: int, context: int) -> str:
     """A sentence about translations that were cut at their largest length; `lengths` in tokens, by line number."""
     numbers, full = list(lengths), [number for number, length in lengths.items() if length >= context]
     one = len(numbers) == 1
-    what = f"The translation of line {_shown(numbers)} is" if one else f"{len(numbers):,} translations are"
-    where = "" if one else f" (lines {_shown(numbers)})"
+    what = (
+        tr("The translation of line {numbers} is", _shown(numbers))
+        if one
+        else tr("{n_numbers:,} translations are", len(numbers))
+    )
+    where = "" if one else tr(" (lines {numbers})", _shown(numbers))
     if len(full) == len(numbers):
-        return f"{what} cut at the context of {context:,} tokens, without an end{where}."
-    more = f" (the context of {context:,} is the most)" if full else ""
-    return (
-        f"{what} cut at the tokens of the line + {extra_tokens:,}, without an end{where}. "
-        f"A larger --extra-tokens lifts that limit{more}."
+        return tr("{what} cut at the context of {context:,} tokens, without an end{where}.", what, context, where)
+    more = tr(" (the context of {context:,} is the most)", context) if full else ""
+    return tr(
+        "{what} cut at the tokens of the line + {extra_tokens:,}, without an end{where}. A "
+        "larger --extra-tokens lifts that limit{more}.",
+        what,
+        extra_tokens,
+        where,
+        more,
     )
 
 

@@ -19,7 +19,7 @@ from mingyue.charts.chart import Chart
 from mingyue.charts.matrix_images import image_spec
 from mingyue.charts.side_labels import FONT_SIZE, LINE, Mark, column_marks, column_room, mark, row_marks, widest
 from mingyue.charts.vega import CONFIG, heading
-from mingyue.words import Language, Words
+from mingyue.words import Language, tr
 
 MOST_CELLS_A_SIDE = 512
 """Larger matrices are averaged down to this, as their caption states."""
@@ -84,9 +84,12 @@ class _MatrixImage(Chart):
         if max(rows, columns) <= self.side:
             return self.note
         drawn = (min(rows, self.side), min(columns, self.side))
-        averaging = Words(
-            f"Drawn with {drawn[0]} × {drawn[1]} cells, each the mean of its part of the {rows} × {columns} values.",
-            f"图中为 {drawn[0]} × {drawn[1]} 格，每格是 {rows} × {columns} 个数值中对应部分的平均。",
+        averaging = tr(
+            "Drawn with {drawn} × {drawn_2} cells, each the mean of its part of the {rows} × {columns} values.",
+            drawn[0],
+            drawn[1],
+            rows,
+            columns,
         ).of(self.language)
         return f"{self.note} {averaging}" if self.note else averaging
 

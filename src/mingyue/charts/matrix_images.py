@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mingyue.charts.side_labels import Mark
 from mingyue.charts.vega import colour_legend, import_extra, pixels
+from mingyue.words import tr
 
 
 def image_spec(
@@ -37,8 +38,8 @@ def image_spec(
     own = {name: {"expr": f"datum.{name}"} for name in ("align", "baseline", "angle")}
     labels = {
         "data": {"values": list(texts)},
-        "mark": {"type": "text", "fontSize": {"expr": "datum.size"}, "lineHeight": {"expr": "datum.size + 1"},
-                 "color": {"expr": "datum.grey ? '#444444' : '#333333'"}, **own},
+        "mark": {"type": "text", "fontSize": {"expr": "datum.size"}, "lineHeight": {"expr": tr("datum.size + 1")},
+                 "color": {"expr": tr("datum.grey ? '#444444' : '#333333'")}, **own},
         "encoding": {"x": pixels("x"), "y": pixels("y"), "text": {"field": "text", "type": "nominal"}},
     }  # fmt: skip
     legend = {"title": None, "orient": "right", "gradientLength": 120, "tickCount": 5}
@@ -58,7 +59,7 @@ def image_spec(
 
 def _png_url(picture: NDArray[np.uint8], width: int, height: int) -> str:
     """A data URL of the image; its cells are enlarged to whole pixels, so that no renderer blurs them."""
-    import_extra("PIL", "pillow", "drawing a matrix as an image")
+    import_extra("PIL", "pillow", tr("drawing a matrix as an image"))
     from PIL import Image
 
     tall, wide = picture.shape[:2]

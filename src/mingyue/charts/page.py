@@ -15,12 +15,12 @@ from mingyue.charts.fonts import FONT_STACK, display_width
 from mingyue.charts.matrices import one_scale
 from mingyue.charts.table_chart import TableChart
 from mingyue.charts.vega import import_converter
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_CONTENTS = Words("Contents", "目录")
+_CONTENTS = tr("Contents")
 _LONG_HEADING = 60  # columns; a longer one is a sentence, in smaller letters
 _LANGUAGE_NAMES: Mapping[Language, str] = {"en": "English", "zh": "中文"}
 _LANGUAGE_TAGS: Mapping[Language, str] = {"en": "en", "zh": "zh-Hans"}

@@ -13,6 +13,7 @@ from mingyue.charts.chart import Chart
 from mingyue.charts.rules import Rule, rule_layers
 from mingyue.charts.vega import CONFIG, drawable, heading, import_extra
 from mingyue.printable import printable
+from mingyue.words import tr
 
 Row = Mapping[str, Any]
 _ONE_ROW: dict[str, Any] = {"values": [{}]}  # data of marks without rows
@@ -50,7 +51,7 @@ class Plot(Chart):
 
     def spec(self) -> dict[str, Any]:
         """The spec of the picture."""
-        alt = import_extra("altair", "altair", "drawing a chart")
+        alt = import_extra("altair", "altair", tr("drawing a chart"))
         layers = self._layers(alt)
         rules = rule_layers(alt, self._rules(), self._y_range(), log_y=self.log_y)
         spec: dict[str, Any] = alt.layer(*layers, *rules).properties(width=axes.WIDTH, height=axes.HEIGHT).to_dict()
@@ -224,7 +225,7 @@ class LineChart(IntervalPlot):
         return [*layers, points.encode(**shared, tooltip=self._tooltip(alt))]
 
     def _look(self, name: str) -> str:
-        return "line dashed" if name in self.dashed else "line"
+        return tr("line dashed") if name in self.dashed else "line"
 
     def _values(self) -> list[dict[str, Any]]:
         return [row for row in super()._values() if not self.log_x or axes.is_positive(row["x"])]

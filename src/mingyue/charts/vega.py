@@ -12,6 +12,7 @@ from mingyue.charts.chart import Chart
 from mingyue.charts.fonts import FONT_STACK, wrap
 from mingyue.errors import MissingExtraError, SettingsError
 from mingyue.printable import printable
+from mingyue.words import tr
 
 CONFIG: dict[str, Any] = {
     "font": FONT_STACK,
@@ -63,8 +64,8 @@ def import_extra(module: str, package: str, purpose: str) -> Any:  # noqa: ANN40
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"{purpose} needs {package}, which could not be imported ({error})",
-            advice="Install it: pip install 'mingyue[plot]'",
+            tr("{purpose} needs {package}, which could not be imported ({error})", purpose, package, error),
+            advice=tr("Install it: pip install 'mingyue[plot]'"),
         ) from error
 
 
@@ -81,9 +82,14 @@ def import_converter(purpose: str) -> Any:  # noqa: ANN401
             mmap.mmap(-1, _ADDRESSES_OF_V8, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ).close()
         except (OSError, ValueError, OverflowError):
             raise SettingsError(
-                f"{purpose} needs {_ADDRESSES_OF_V8 >> 30} GiB of address space (not memory), and the limit of this "
-                f"process is {limit / 2**30:,.1f} GiB",
-                advice="Raise the limit: ulimit -v unlimited.",
+                tr(
+                    "{purpose} needs {addresses_of_v8} GiB of address space (not memory), and the limit "
+                    "of this process is {limit:,.1f} GiB",
+                    purpose,
+                    _ADDRESSES_OF_V8 >> 30,
+                    limit / 2**30,
+                ),
+                advice=tr("Raise the limit: ulimit -v unlimited."),
             ) from None
     return converter
 

@@ -13,7 +13,7 @@ from mingyue.charts.page import Section, page, page_of_charts
 from mingyue.errors import SettingsError
 from mingyue.files import explain_os_error, write_bytes_atomically
 from mingyue.paths import path_of
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 SUFFIXES = (".html", ".png", ".svg", ".json")
 
@@ -79,15 +79,19 @@ def check_output_path(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> s
     path = path_of(path)
     suffix = path.suffix.lower()
     if suffix not in suffixes:
-        uses = {".html": "for a page", ".png": "or .svg for images", ".json": "for the numbers"}
+        uses = {".html": tr("for a page"), ".png": tr("or .svg for images"), ".json": tr("for the numbers")}
         known = ", ".join(f"{one} {use}" for one, use in uses.items() if one in suffixes)
         raise SettingsError(
-            f"{path.name}: a file name that ends in {suffix or 'nothing'!r} does not say what to write; "
-            f"known here: {', '.join(suffixes)}",
-            advice=f"Use {known}.",
+            tr(
+                "{name}: a file name that ends in {suffix!r} does not say what to write; known here: {suffixes}",
+                path.name,
+                suffix or "nothing",
+                ", ".join(suffixes),
+            ),
+            advice=tr("Use {known}.", known),
         )
     if path.is_dir():
-        raise SettingsError(f"{path} could not be written: it is a folder", advice="Name a file.")
+        raise SettingsError(tr("{path} could not be written: it is a folder", path), advice=tr("Name a file."))
     _check_parent(path)
     return suffix
 
@@ -95,7 +99,8 @@ def check_output_path(path: Path | str, suffixes: Sequence[str] = SUFFIXES) -> s
 def _check_parent(path: Path) -> None:
     if not path.parent.is_dir():
         raise SettingsError(
-            f"{path} could not be written: there is no folder {path.parent}", advice="Make the folder first."
+            tr("{path} could not be written: there is no folder {folder}", path, path.parent),
+            advice=tr("Make the folder first."),
         )
 
 
@@ -104,5 +109,5 @@ def _write(path: Path, content: bytes) -> None:
     try:
         write_bytes_atomically(path, content)
     except OSError as error:
-        message, advice = explain_os_error("the file", path, error)
+        message, advice = explain_os_error(tr("the file"), path, error)
         raise SettingsError(message, advice=advice) from error

@@ -8,6 +8,7 @@ import importlib.util
 from mingyue.claims.claim import Claim
 from mingyue.config import nearest
 from mingyue.errors import SettingsError
+from mingyue.words import tr
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "scaling": ("variance", "saturation", "additive"),
@@ -49,8 +50,8 @@ def group_of(name: str) -> str:
             return group
     guess = nearest(name, NAMES)
     raise SettingsError(
-        f"there is no claim {name!r}" + (f"; did you mean {guess!r}?" if guess else ""),
-        advice="`mingyue claims list` shows them all.",
+        tr("there is no claim {name!r}", name) + (tr("; did you mean {guess!r}?", guess) if guess else ""),
+        advice=tr("`mingyue claims list` shows them all."),
     )
 
 

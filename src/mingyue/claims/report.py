@@ -23,7 +23,7 @@ from mingyue.claims.summary import (
 )
 from mingyue.errors import CheckpointError, DataError, MissingExtraError, SettingsError
 from mingyue.files import explain_os_error, write_text_atomically
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 PAGE, RESULTS, FIGURES = "index.html", "results", "figures"
 _LANGUAGES: tuple[Language, Language] = ("en", "zh")
@@ -50,7 +50,8 @@ def load_results(folder: Path) -> list[Result]:
     found = [Result.load(source / f"{name}.json") for name in NAMES if (source / f"{name}.json").exists()]
     if not found:
         raise DataError(
-            f"there are no results of claims in {source}", advice="Run `mingyue claims run all --report DIR` first."
+            tr("there are no results of claims in {source}", source),
+            advice=tr("Run `mingyue claims run all --report DIR` first."),
         )
     return found
 
@@ -60,7 +61,8 @@ def check_folder(folder: Path) -> None:
     for name in (PAGE, *_MARKDOWN.values()):
         if (folder / name).exists() and not (folder / FIGURES).is_dir():
             raise SettingsError(
-                f"{folder / name} is there, and {folder} is not the folder of a report", advice="Choose another folder."
+                tr("{folder} is there, and {folder_2} is not the folder of a report", folder / name, folder),
+                advice=tr("Choose another folder."),
             )
 
 

@@ -13,7 +13,7 @@ from mingyue.claims.claim import CORRECTED, NOT_SUPPORTED, SUPPORTED, Finding, M
 from mingyue.errors import DataError, FormatError, SettingsError
 from mingyue.files import write_text_atomically
 from mingyue.parsing import read_json_object, take
-from mingyue.words import Words
+from mingyue.words import Words, tr
 
 _FORMAT = 1
 _EARLIER = {"holds": SUPPORTED, "holds with a correction": CORRECTED, "does not hold here": NOT_SUPPORTED}
@@ -101,7 +101,8 @@ class Result:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
-                f"this is not the result of a claim ({error})", advice="Run the claim again with this version."
+                tr("this is not the result of a claim ({error})", error),
+                advice=tr("Run the claim again with this version."),
             ) from None
 
     def save(self, path: Path) -> None:
@@ -115,13 +116,13 @@ class Result:
         try:
             value = read_json_object(path)
         except (OSError, FormatError) as error:
-            raise DataError(f"{path} cannot be read: {error}") from None
+            raise DataError(tr("{path} cannot be read: {error}", path, error)) from None
         try:
             result = cls.from_dict(value)
         except DataError as error:
             raise DataError(f"{path}: {error.message}", advice=error.advice) from None
         if result.name != path.stem:
-            raise DataError(f"{path} is the result of the claim {result.name}, not of {path.stem}")
+            raise DataError(tr("{path} is the result of the claim {name}, not of {stem}", path, result.name, path.stem))
         return result
 
 
@@ -132,7 +133,7 @@ def check_replaceable(path: Path) -> None:
             Result.load(path)
         except DataError as error:
             raise SettingsError(
-                f"{path} is there and is not the result of a claim", advice="Choose another folder."
+                tr("{path} is there and is not the result of a claim", path), advice=tr("Choose another folder.")
             ) from error
 
 

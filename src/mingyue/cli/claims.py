@@ -11,7 +11,7 @@ from mingyue.cli.screen import print_note, show, stdout, table, write, write_jso
 from mingyue.config import Count, Workers
 from mingyue.errors import SettingsError
 from mingyue.paths import path_of
-from mingyue.words import Language, interface_language
+from mingyue.words import Language, interface_language, tr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,11 +77,11 @@ def run(
     """
     wanted = _expand(names)
     if full and small:
-        raise SettingsError("--full and --small cannot be used together", advice="Leave out one of them.")
+        raise SettingsError(tr("--full and --small cannot be used together"), advice=tr("Leave out one of them."))
     if out is not None and report is not None:
         raise SettingsError(
-            "--out and --report cannot be used together",
-            advice="Leave out --out: --report saves the results in its folder results.",
+            tr("--out and --report cannot be used together"),
+            advice=tr("Leave out --out: --report saves the results in its folder results."),
         )
 
     from mingyue.claims.claim import Trial
@@ -134,7 +134,9 @@ def _expand(names: Sequence[str]) -> list[str]:
     from mingyue.claims.registry import GROUPS, NAMES
 
     if not names:
-        raise SettingsError("no claim is named", advice="Give names, or `all`. `mingyue claims list` lists them.")
+        raise SettingsError(
+            tr("no claim is named"), advice=tr("Give names, or `all`. `mingyue claims list` lists them.")
+        )
     found: list[str] = []
     for name in names:
         found += NAMES if name == "all" else GROUPS.get(name, (name,))

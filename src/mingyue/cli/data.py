@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 
 from mingyue.cli.screen import say, show, table, write, write_json
 from mingyue.paths import path_of
+from mingyue.words import tr
 
 data = App(name="data", help_format="plaintext")
 
@@ -40,8 +41,11 @@ def list_(*, json: Annotated[bool, Parameter(negative=(), help="Print JSON inste
     show(rows, droppable=("size", "licence"))
     write("\n")
     say(
-        f"They are kept in {data_folder()}. Download one with `mingyue data get NAME`; train on it with `mingyue train "
-        "NAME`."
+        tr(
+            "They are kept in {data_folder}. Download one with `mingyue data get NAME`; train on "
+            "it with `mingyue train NAME`.",
+            data_folder(),
+        )
     )
 
 

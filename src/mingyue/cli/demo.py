@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from mingyue.cli.invocation import INTERRUPTED, OK
 from mingyue.cli.options import takes
 from mingyue.config import TrainSettings, one_budget
+from mingyue.words import tr
 
 _TRANSLATE = "Train on pairs instead: dates and numbers in English or Chinese words to ISO dates and digits."
 _MAX_SHOWN = 8
@@ -60,17 +61,29 @@ def demo(
     if code == INTERRUPTED:
         return code
     total = len(result.test)
-    write(f"\n{result.exact:,} of {total:,} unseen items are exactly right ({result.exact / total:.1%}).\n")
-    write(f"The first {min(total, _MAX_SHOWN)}, ✓ right, ✗ wrong:\n")
+    write(
+        tr(
+            "\n{exact:,} of {total:,} unseen items are exactly right ({exact_2:.1%}).\n",
+            result.exact,
+            total,
+            result.exact / total,
+        )
+    )
+    write(tr("The first {total}, ✓ right, ✗ wrong:\n", min(total, _MAX_SHOWN)))
     for item in result.test[:_MAX_SHOWN]:
         write(_item(*item))
     others = [item for item in result.wrong if item not in result.test[:_MAX_SHOWN]]
     if others:
-        write(f"Other wrong ones, {min(len(others), _MAX_WRONG):,} of {len(others):,}:\n")
+        write(tr("Other wrong ones, {n_others:,} of {n_others_2:,}:\n", min(len(others), _MAX_WRONG), len(others)))
         for item in others[:_MAX_WRONG]:
             write(_item(*item))
     folder = shlex.quote(str(result.run.folder))
-    write(f"Now try: mingyue translate {folder} --text 'the third of March, 1987' --text 二〇二四年十二月三十一日\n")
+    write(
+        tr(
+            "Now try: mingyue translate {folder} --text 'the third of March, 1987' --text 二〇二四年十二月三十一日\n",
+            folder,
+        )
+    )
     return OK
 
 
@@ -78,4 +91,4 @@ def _item(source: str, target: str, translation: str) -> str:
     """A line about one item: its translation, and the right one where that is another."""
     if translation == target:
         return f"    ✓ {source} → {translation}\n"
-    return f"    ✗ {source} → {translation} (right: {target})\n"
+    return tr("    ✗ {source} → {translation} (right: {target})\n", source, translation, target)

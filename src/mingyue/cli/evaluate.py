@@ -16,6 +16,7 @@ from mingyue.config import DataSettings, PairSettings, TranslateSettings
 from mingyue.errors import DataError, SettingsError
 from mingyue.files import explain_os_error, write_text_atomically
 from mingyue.paths import check_output, path_of
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,19 +59,21 @@ def evaluate(
     """
     settings = TranslateSettings.read(given, source=COMMAND_LINE)
     if pairs is None and (source is None or target is None):
-        raise SettingsError("there is no test set", advice="Give --source and --target, or --pairs.")
+        raise SettingsError(tr("there is no test set"), advice=tr("Give --source and --target, or --pairs."))
     if pairs is not None and (source is not None or target is not None):
-        raise SettingsError("--pairs and --source or --target are given", advice="Give the test set in one way.")
+        raise SettingsError(
+            tr("--pairs and --source or --target are given"), advice=tr("Give the test set in one way.")
+        )
     if pairs is None and (source_field, target_field) != ("source", "target"):
-        raise SettingsError("--source-field and --target-field have an effect only with --pairs")
+        raise SettingsError(tr("--source-field and --target-field have an effect only with --pairs"))
     check_output(output, source, target, pairs, model)
 
     from mingyue import api
 
     if not api.translates(model):
         raise SettingsError(
-            f"{model} is a decoder-only model: it does not translate",
-            advice=f"`mingyue score {model} --file test.txt` computes the log-probability of a text.",
+            tr("{model} is a decoder-only model: it does not translate", model),
+            advice=tr("`mingyue score {model} --file test.txt` computes the log-probability of a text.", model),
         )
     if source is not None and target is not None:
         sources, references = _read_lines(source, target, encoding)
@@ -86,7 +89,9 @@ def evaluate(
             references,
             settings,
             target_language=target_language,
-            progress=lambda done, total: live.show("translating", done, total, [f"{done:,} of {total:,} lines"]),
+            progress=lambda done, total: live.show(
+                "translating", done, total, [tr("{done:,} of {total:,} lines", done, total)]
+            ),
         )
     for note in translator.notes:
         print_note(note)
@@ -103,7 +108,7 @@ def _read_lines(source: str, target: str, encoding: str | None) -> tuple[list[st
     from mingyue.data import ReadReport, read_lines
 
     if source == target == "-":
-        raise DataError("`-` is given twice, but standard input can be read only once")
+        raise DataError(tr("`-` is given twice, but standard input can be read only once"))
     report = ReadReport()
     sources, references = (list(read_lines(name, encoding, report, offers_skipping=False)) for name in (source, target))
     for note in report.notes:
@@ -112,9 +117,17 @@ def _read_lines(source: str, target: str, encoding: str | None) -> tuple[list[st
         first = min(len(sources), len(references)) + 1
         longer = source if len(sources) > len(references) else target
         raise DataError(
-            f"{source} has {len(sources):,} lines and {target} has {len(references):,}: "
-            f"line {first:,} of {longer} has no partner",
-            advice="Line n of one file belongs to line n of the other: give two files of the same number of lines.",
+            tr(
+                "{source} has {n_sources:,} lines and {target} has {n_references:,}: line {first:,} "
+                "of {longer} has no partner",
+                source,
+                len(sources),
+                target,
+                len(references),
+                first,
+                longer,
+            ),
+            advice=tr("Line n of one file belongs to line n of the other: give two files of the same number of lines."),
         )
     return sources, references
 
@@ -128,7 +141,7 @@ def _read_records(
     report = ReadReport()
     found = list(read_pairs(asked, DataSettings(encoding=encoding), report, "train", offers_skipping=False))
     for reason, count in report.dropped.items():
-        print_note(f"Left out: {count:,} × {reason} (first: {report.examples[reason]}).")
+        print_note(tr("Left out: {count:,} × {reason} (first: {examples}).", count, reason, report.examples[reason]))
     for note in report.notes:
         print_note(note)
     return [pair.source for pair in found], [pair.target for pair in found]
@@ -138,21 +151,33 @@ def _write(path: Path, lines: list[str]) -> None:
     try:
         write_text_atomically(path, "".join(f"{line}\n" for line in lines))
     except OSError as error:
-        message, _ = explain_os_error("the translations", path, error)
-        raise DataError(message, advice="Choose another file with --output.") from error
+        message, _ = explain_os_error(tr("the translations"), path, error)
+        raise DataError(message, advice=tr("Choose another file with --output.")) from error
 
 
 def _table(report: TranslationReport) -> Table:
     scores, rows = report.scores, table("metric", "value", "details")
     rows.add_row("BLEU", f"{scores.bleu:.2f}", scores.bleu_signature)
     rows.add_row("chrF", f"{scores.chrf:.2f}", scores.chrf_signature)
-    rows.add_row("exact lines", f"{scores.exact:.2%}", f"{round(scores.exact * scores.lines):,} of {scores.lines:,}")
+    rows.add_row(
+        tr("exact lines"),
+        f"{scores.exact:.2%}",
+        tr("{exact:,} of {lines:,}", round(scores.exact * scores.lines), scores.lines),
+    )
     tokens = 0 if report.evaluation is None else report.evaluation.tokens
-    rows.add_row("loss", _number(report.loss), f"nats per token, over {tokens:,} tokens of {report.counted:,} pairs")
+    rows.add_row(
+        "loss",
+        _number(report.loss),
+        tr("nats per token, over {tokens:,} tokens of {counted:,} pairs", tokens, report.counted),
+    )
     rows.add_row("perplexity", _number(report.perplexity), "")
-    rows.add_row("bits per byte", _number(report.bits_per_byte), "")
+    rows.add_row(tr("bits per byte"), _number(report.bits_per_byte), "")
     speed = report.lines / max(report.seconds, 1e-9)
-    rows.add_row("time", f"{report.seconds:,.1f} s", f"to translate {report.lines:,} lines: {speed:,.1f} lines/s")
+    rows.add_row(
+        "time",
+        f"{report.seconds:,.1f} s",
+        tr("to translate {lines:,} lines: {speed:,.1f} lines/s", report.lines, speed),
+    )
     return rows
 
 

@@ -13,6 +13,7 @@ from mingyue.cli.screen import print_note, say, show, table, write, write_json
 from mingyue.cli.texts import collect_prompts, unescape
 from mingyue.config import GenerateSettings
 from mingyue.errors import SettingsError
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.api import Model
@@ -105,13 +106,16 @@ def stream_text(model: Model, prompt: str, settings: GenerateSettings) -> list[G
 def _check_interactive(settings: GenerateSettings, prompts: list[str] | None, other: bool) -> None:
     if prompts:
         raise SettingsError(
-            "--interactive reads prompts from the terminal, and prompts are given", advice="Leave one of them out."
+            tr("--interactive reads prompts from the terminal, and prompts are given"),
+            advice=tr("Leave one of them out."),
         )
     if other or settings.samples != 1:
         raise SettingsError(
-            "--interactive streams one text after the other: --json, --logprobs, --report, --no-stream and --samples "
-            "have no effect on it",
-            advice="Leave them out.",
+            tr(
+                "--interactive streams one text after the other: --json, --logprobs, --report, "
+                "--no-stream and --samples have no effect on it"
+            ),
+            advice=tr("Leave them out."),
         )
 
 
@@ -121,14 +125,14 @@ def _show_texts(model: Model, results: list[Generation], *, json: bool, logprobs
             write_json(result.to_dict(), indent=None)
             continue
         if len(results) > 1:
-            write(f"--- {number} of {len(results)} ---\n")
+            write(tr("--- {number} of {n_results} ---\n", number, len(results)))
         write(f"{result.prompt}{result.text}\n")
         if logprobs:
             _show_logprobs(model, result)
 
 
 def _show_logprobs(model: Model, result: Generation) -> None:
-    rows = table("token", "−log P, nats", "P", right=("−log P, nats", "P"))
+    rows = table("token", tr("−log P, nats"), "P", right=(tr("−log P, nats"), "P"))
     for token, logprob in zip(result.ids, result.logprobs or (), strict=True):
         rows.add_row(model.tokenizer.token_label(token), f"{0 - logprob:.4f}", f"{math.exp(logprob):.2%}")
     show(rows)
@@ -139,7 +143,7 @@ def _show_report(report: RepetitionReport, json: bool) -> None:
         write_json({"repetition": report.to_dict()}, indent=None)
         return
     write("\n")
-    rows = table("repetition", "generated", "held out", right=("generated", "held out"))
+    rows = table("repetition", "generated", tr("held out"), right=("generated", tr("held out")))
     for row in report.table():
         rows.add_row(*row)
     show(rows)

@@ -43,7 +43,7 @@ class HelpPage(DefaultFormatter):
         """Print the line of usage."""
         if usage and interface_language() == "zh":
             usage = str(usage)
-            console.print(Text(usage if usage.startswith("Usage:") else f"Usage: {usage}", style="bold"))
+            console.print(Text(usage if usage.startswith("Usage:") else tr("Usage: {usage}", usage), style="bold"))
             return
         super().render_usage(console, options, usage)
 
@@ -68,7 +68,7 @@ def _paragraph(text: str, look_up: Callable[[str], str | None]) -> str:
             parts = {name: _paragraph(part, look_up) for name, part in match.groupdict().items()}
             return whole.zh.format_map(parts)
     if _COMMAND.match(text):
-        return text.replace("Example: ", tr("Example: ").zh)
+        return text.replace(tr("Example: "), tr("Example: ").zh)
     return look_up(text) or text if _WORDY.search(text + " ") else text
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mingyue.cli.arguments import JsonTable, ModelFolder
 from mingyue.cli.screen import print_note, show, table, write, write_json
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,10 +36,10 @@ def info(
     for title, rows in (
         ("Model", _pairs({name: value for name, value in found.config.items() if value is not None})),
         ("Parameters", _parameters(found)),
-        ("Compute and memory", _costs(found)),
-        ("Source tokenizer", _pairs(found.source_tokenizer or {})),
+        (tr("Compute and memory"), _costs(found)),
+        (tr("Source tokenizer"), _pairs(found.source_tokenizer or {})),
         ("Tokenizer", _pairs(found.tokenizer)),
-        ("Started from", _pairs({} if found.init is None else {"init": found.init})),
+        (tr("Started from"), _pairs({} if found.init is None else {"init": found.init})),
         ("Training", _pairs(found.training)),
     ):
         if rows.row_count:
@@ -60,14 +61,14 @@ def _parameters(found: Info) -> Table:
 def _costs(found: Info) -> Table:
     counted, rows = found.sizes, table()
     is_pair_model = found.config["architecture"] == "encoder-decoder"
-    token = "target token" if is_pair_model else "token"
-    one, text = ("one pair of full contexts", "pair") if is_pair_model else ("one window", "text")
-    rows.add_row(f"FLOPs per {token}, forward", _big(counted.forward_flops()))
-    rows.add_row(f"FLOPs per {token}, training", _big(counted.training_flops()))
+    token = tr("target token") if is_pair_model else "token"
+    one, text = (tr("one pair of full contexts"), "pair") if is_pair_model else (tr("one window"), "text")
+    rows.add_row(tr("FLOPs per {token}, forward", token), _big(counted.forward_flops()))
+    rows.add_row(tr("FLOPs per {token}, training", token), _big(counted.training_flops()))
     rows.add_row("weights", _bytes(counted.weight_bytes()))
-    rows.add_row(f"cache of one {text}, full context", _bytes(counted.cache_bytes()))
-    rows.add_row(f"training on {one}, with Muon", _bytes(counted.training_bytes("muon", 1).total))
-    rows.add_row(f"training on {one}, with AdamW", _bytes(counted.training_bytes("adamw", 1).total))
+    rows.add_row(tr("cache of one {text}, full context", text), _bytes(counted.cache_bytes()))
+    rows.add_row(tr("training on {one}, with Muon", one), _bytes(counted.training_bytes("muon", 1).total))
+    rows.add_row(tr("training on {one}, with AdamW", one), _bytes(counted.training_bytes("adamw", 1).total))
     return rows
 
 
@@ -110,4 +111,4 @@ def _bytes(number: float) -> str:
     for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if number >= size:
             return f"{number / size:.1f} {name}"
-    return f"{number:.0f} bytes"
+    return tr("{number:.0f} bytes", number)

@@ -17,7 +17,7 @@ from mingyue.cli.texts import collect, without_final_newline
 from mingyue.config import Workers, nearest
 from mingyue.errors import MingyueError, SettingsError
 from mingyue.paths import check_output, path_of
-from mingyue.words import interface_language
+from mingyue.words import interface_language, tr
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -116,9 +116,9 @@ def _positional(command: Command) -> signatures.Parameter:
 
 
 def _parameter(option: Option, *, show: bool = True) -> signatures.Parameter:
-    words = option.help if option.default is None else f"{option.help} [default: {option.default}]"
+    words = option.help if option.default is None else tr("{help} [default: {default}]", option.help, option.default)
     if option.architecture is not None:
-        words = f"{words} ({option.architecture} models)"
+        words = tr("{words} ({architecture} models)", words, option.architecture)
     return _keyword(option.name, option.type | None, words, show=show, many=option.name == "texts")
 
 
@@ -144,17 +144,17 @@ def _no_view(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=
     if view is not None:
         return _old_order(view)
     listed = "\n".join(f"  {name:<12}{line}" for name, (line, _) in VIEWS.items())
-    advice = f"The views are:\n{listed}"
+    advice = tr("The views are:\n{listed}", listed)
     first = tokens[0] if tokens else "-"
     if first.startswith("-"):
-        raise SettingsError("mingyue inspect needs a view and a model: mingyue inspect VIEW MODEL", advice=advice)
+        raise SettingsError(tr("mingyue inspect needs a view and a model: mingyue inspect VIEW MODEL"), advice=advice)
     folder = _exists(first)
     written = [token for token in tokens[1:] if not token.startswith("-")][:1] if folder else [first]
     if guess := next(filter(None, (nearest(word, VIEWS) for word in written)), None):
-        advice = f"Did you mean {guess}? {advice}"
+        advice = tr("Did you mean {guess}? {advice}", guess, advice)
     if folder:
-        raise SettingsError(f"the view is missing: mingyue inspect VIEW {first}", advice=advice)
-    raise SettingsError(f"{first!r} is not a view", advice=advice)
+        raise SettingsError(tr("the view is missing: mingyue inspect VIEW {first}", first), advice=advice)
+    raise SettingsError(tr("{first!r} is not a view", first), advice=advice)
 
 
 def _exists(path: str) -> bool:
@@ -166,7 +166,7 @@ def _exists(path: str) -> bool:
 
 def _old_order(view: str) -> int:
     """`mingyue inspect RUN VIEW`, the order of version 0.1, which works for one more version."""
-    print_note("`mingyue inspect RUN VIEW` is deprecated: use `mingyue inspect VIEW RUN`")
+    print_note(tr("`mingyue inspect RUN VIEW` is deprecated: use `mingyue inspect VIEW RUN`"))
     given = list(ARGUMENTS.get())
     verb = given.index("inspect")
     given.remove(view)
@@ -204,7 +204,7 @@ def _inspect(view: str, command: Command, folders: Sequence[str], given: Mapping
     with Live(stderr()) as live:
 
         def progress(done: int, total: int) -> None:
-            live.show(view, done, total, [f"{done:,} of {total:,}"])
+            live.show(view, done, total, [tr("{done:,} of {total:,}", done, total)])
 
         if command.slow:
             arguments["progress"] = progress
@@ -214,7 +214,7 @@ def _inspect(view: str, command: Command, folders: Sequence[str], given: Mapping
         else:
             found = inspection.view(view, **arguments)
     if found is not None and out is not None:
-        _warn_of_time(found, out, words)
+        _warn_of_time(found, out)
         notes = inspection.save(found, out, words)
     told = [] if view == "film" else [one.of(words) for one in inspection.remarks]  # a film names its steps itself
     for note in (*told, *notes):
@@ -240,16 +240,14 @@ def _inspect_runs(view: str, command: Command, runs: Sequence[str], given: Mappi
 
 def _say_written(out: str | None, *, json: bool) -> None:
     if out is not None:
-        print_note(f"Written: {out}.") if json else write(f"Written: {out}\n")
+        print_note(tr("Written: {out}.", out)) if json else write(tr("Written: {out}\n", out))
 
 
-def _warn_of_time(view: View, out: str, language: Language) -> None:
+def _warn_of_time(view: View, out: str) -> None:
     """Say that a picture of a long text takes its time, before it does."""
     count = len(getattr(view, "pieces_N", ()))  # only surprise takes a text of any length
     if count > _MANY and Path(out).suffix.lower() in (".png", ".svg"):
-        english = f"A picture of {count:,} tokens takes its time; an .html page does not."
-        chinese = f"{count:,} 个 token 的图片要画一阵子；.html 页面则很快。"
-        print_note(chinese if language == "zh" else english)
+        print_note(tr("A picture of {count:,} tokens takes its time; an .html page does not.", count))
 
 
 def _print(view: View, language: Language, *, json: bool) -> None:
@@ -277,8 +275,8 @@ def _refuse_unused(view: str, command: Command, given: Mapping[str, Any]) -> Non
                 or name in {option.name for option in view_command(other).options}
             ]
             raise SettingsError(
-                f"the view {view} has no use for --{name}",
-                advice=f"It is an option of {', '.join(other for other in others if other != view)}.",
+                tr("the view {view} has no use for --{name}", view, name),
+                advice=tr("It is an option of {others}.", ", ".join(other for other in others if other != view)),
             )
 
 
@@ -288,8 +286,8 @@ def _check_out(view: str, command: Command, out: str | None, inputs: Sequence[st
     endings = (".html",) if command.make is None else _ENDINGS
     if out is not None and Path(out).suffix.lower() not in endings:
         raise SettingsError(
-            f"--out {out}: {view} is not written to this kind of file",
-            advice=f"Its name ends in {', '.join(endings)}.",
+            tr("--out {out}: {view} is not written to this kind of file", out, view),
+            advice=tr("Its name ends in {endings}.", ", ".join(endings)),
         )
 
 
@@ -297,19 +295,19 @@ def _check_texts(view: str, command: Command, read: Sequence[str], given: Mappin
     """Raise `SettingsError` for a text or word that is missing, and for too many of them."""
     n_texts = len(read) + (given.get("source") is not None)
     if view in ("vectors", "neighbours") and given.get("word") is None:
-        raise SettingsError(f"{view} needs a word to look at", advice="Give it with --word.")
+        raise SettingsError(tr("{view} needs a word to look at", view), advice=tr("Give it with --word."))
     if view == "patch" and given.get("other") is None:
-        raise SettingsError("patch compares two texts", advice="Give the second text with --other.")
+        raise SettingsError(tr("patch compares two texts"), advice=tr("Give the second text with --other."))
     if command.texts == "compared" and not n_texts:
-        raise SettingsError(f"{view} needs texts that hold the word", advice="Give them with --texts.")
+        raise SettingsError(tr("{view} needs texts that hold the word", view), advice=tr("Give them with --texts."))
     if command.texts == "one" and not n_texts:
         raise SettingsError(
-            "there is no text to inspect", advice="Give --text, --file, or `--text -` for standard input."
+            tr("there is no text to inspect"), advice=tr("Give --text, --file, or `--text -` for standard input.")
         )
     if command.texts in ("one", "optional") and n_texts > 1:
         raise SettingsError(
-            f"{view} looks at one text, and {n_texts} are given with --text, --file and --source",
-            advice="Give one at a time.",
+            tr("{view} looks at one text, and {n_texts} are given with --text, --file and --source", view, n_texts),
+            advice=tr("Give one at a time."),
         )
 
 
@@ -335,7 +333,12 @@ def _show_table(one: TextTable, language: Language) -> None:
     show(rows)
     write(f"{one.note}\n" if one.note else "")
     if spared:
-        english = f"Left out in {console.width} columns: {', '.join(spared)}. From {needed} columns on all are there."
+        english = tr(
+            "Left out in {width} columns: {spared}. From {needed} columns on all are there.",
+            console.width,
+            ", ".join(spared),
+            needed,
+        )
         chinese = f"{console.width} 列放不下，略去：{'、'.join(spared)}。终端有 {needed} 列时会全部显示。"
         write(f"{chinese if language == 'zh' else english}\n")
 

@@ -11,6 +11,7 @@ from mingyue.cli.generate import stream_text
 from mingyue.cli.screen import print_note, write
 from mingyue.config import GenerateSettings
 from mingyue.errors import MingyueError, SettingsError
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.api import Model
@@ -21,9 +22,13 @@ _COMMANDS = {"/temperature": "temperature", "/seed": "seed"}
 def interact(model: Model, settings: GenerateSettings) -> None:
     """Read prompts and stream their continuations until the input ends. Each text takes the next seed."""
     print_note(
-        "Type the beginning of a text: the model continues it. It is no chat, and nobody answers. Ctrl-C ends the "
-        f"current text, Ctrl-D leaves. /temperature {settings.temperature:g} and /seed {settings.seed} change the "
-        "settings; each text takes the next seed."
+        tr(
+            "Type the beginning of a text: the model continues it. It is no chat, and nobody "
+            "answers. Ctrl-C ends the current text, Ctrl-D leaves. /temperature {temperature:g} "
+            "and /seed {seed} change the settings; each text takes the next seed.",
+            settings.temperature,
+            settings.seed,
+        )
     )
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (its import gives `input` a history)
@@ -56,7 +61,7 @@ def _typed() -> str | None:
             return None
         if not any("\ud800" <= character <= "\udfff" for character in line):
             return line
-        print_note("The line is not text in the encoding of the terminal: it was not continued.")
+        print_note(tr("The line is not text in the encoding of the terminal: it was not continued."))
 
 
 def _changed(line: str, settings: GenerateSettings) -> GenerateSettings | None:

@@ -23,6 +23,7 @@ from mingyue.cli.invocation import ARGUMENTS, FAULT, INTERRUPTED, OK
 from mingyue.errors import TrainingError
 from mingyue.interrupts import HANGUP, is_ignored
 from mingyue.runtime import LAUNCH_FOLDER, processes
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.api import RunResult
@@ -157,13 +158,28 @@ def _explain(failures: Mapping[int, Any], codes: Mapping[int, int], settings: Ru
         return said[0] if said else FAULT
     rank, failure = min(died.items(), key=lambda one: (one[1].exitcode == -signal.SIGTERM, one[0]))
     if failure.exitcode < 0:
-        what = f"was killed ({failure.signal_name()})"
+        what = tr("was killed ({signal_name})", failure.signal_name())
     else:
-        what = f"failed with exit code {failure.exitcode}"
-    again = f", after {settings.restarts} restart{'s' * (settings.restarts != 1)}" if settings.restarts else ""
-    hint = ", probably out of memory" if failure.exitcode == -signal.SIGKILL else ""
+        what = tr("failed with exit code {exitcode}", failure.exitcode)
+    again = (
+        tr(", after {restarts} restart{restarts_2}", settings.restarts, "s" * (settings.restarts != 1))
+        if settings.restarts
+        else ""
+    )
+    hint = tr(", probably out of memory") if failure.exitcode == -signal.SIGKILL else ""
     raise TrainingError(
-        f"rank {rank} of {settings.nproc} (process {failure.pid}) {what}{hint}{again}; the others were stopped",
-        advice=f"Resume from the last checkpoint: mingyue resume {shlex.quote(str(folder))}. "
-        "With --restarts N the processes are restarted automatically.",
+        tr(
+            "rank {rank} of {nproc} (process {pid}) {what}{hint}{again}; the others were stopped",
+            rank,
+            settings.nproc,
+            failure.pid,
+            what,
+            hint,
+            again,
+        ),
+        advice=tr(
+            "Resume from the last checkpoint: mingyue resume {folder}. With --restarts N the "
+            "processes are restarted automatically.",
+            shlex.quote(str(folder)),
+        ),
     )

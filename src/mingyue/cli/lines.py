@@ -14,6 +14,7 @@ from mingyue.cli.screen import print_note, write, write_json
 from mingyue.errors import DataError
 from mingyue.files import OutputFile, explain_os_error
 from mingyue.paths import path_of
+from mingyue.words import tr
 
 
 def in_pieces(lines: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -35,7 +36,7 @@ def typed_lines() -> Iterator[str]:
                 write("\n")
             return
         if any("\ud800" <= character <= "\udfff" for character in line):
-            print_note("The line is not text in the encoding of the terminal: it was not translated.")
+            print_note(tr("The line is not text in the encoding of the terminal: it was not translated."))
             continue
         yield line
 
@@ -66,10 +67,14 @@ def _decoded(decoder: codecs.IncrementalDecoder, data: bytes, number: int, codec
     try:
         return decoder.decode(data, final=not data)
     except UnicodeError as error:
-        byte = f"byte 0x{error.object[error.start]:02x}" if isinstance(error, UnicodeDecodeError) else "the first byte"
+        byte = (
+            tr("byte 0x{object:02x}", error.object[error.start])
+            if isinstance(error, UnicodeDecodeError)
+            else tr("the first byte")
+        )
         raise DataError(
-            f"standard input, line {number}: {byte} does not fit {codec}",
-            advice="Name the encoding of the text with --encoding.",
+            tr("standard input, line {number}: {byte} does not fit {codec}", number, byte, codec),
+            advice=tr("Name the encoding of the text with --encoding."),
         ) from error
 
 
@@ -121,7 +126,7 @@ class LineFile:
             if kind is None:
                 self._output.complete()
             elif (part := self._output.keep_part()) is not None:
-                print_note(f"The translations so far are in {part}.")
+                print_note(tr("The translations so far are in {part}.", part))
 
     def line(self, text: str) -> None:
         """Write one line."""
@@ -138,5 +143,5 @@ class LineFile:
         try:
             yield
         except OSError as error:
-            message, _ = explain_os_error("the lines", self._path, error)
-            raise DataError(message, advice="Choose another file, or free space if the disk is full.") from error
+            message, _ = explain_os_error(tr("the lines"), self._path, error)
+            raise DataError(message, advice=tr("Choose another file, or free space if the disk is full.")) from error

@@ -71,7 +71,7 @@ def _end(error: BaseException, *, debug: bool) -> int:
         return _leave_quietly()
     message, advice, code = _describe(error)
     if not isinstance(error, MingyueError | KeyboardInterrupt) and (rank := _ranks()[0]):
-        message = f"rank {rank}: {message}"
+        message = tr("rank {rank}: {message}", rank, message)
     if debug:
         traceback.print_exception(error)
     elif _reported_here(error):
@@ -110,7 +110,7 @@ def _describe(error: BaseException) -> tuple[str, str | None, int]:
     if (found := _surroundings(error)) is not None:
         return *found, USAGE
     name, text = type(error).__name__, str(error)
-    advice = "Unexpected error. Run the same command with --debug to see where it happened."
+    advice = tr("Unexpected error. Run the same command with --debug to see where it happened.")
     return f"{name}: {text}" if text else name, advice, FAULT
 
 
@@ -119,10 +119,10 @@ def _surroundings(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, OSError):
         return describe_os_error(error)
     if _is_out_of_memory(error):
-        text = f"there is not enough memory ({error})" if str(error) else "there is not enough memory"
-        return text, "Free some memory, or raise its limit (ulimit -v)."
+        text = tr("there is not enough memory ({error})", error) if str(error) else tr("there is not enough memory")
+        return text, tr("Free some memory, or raise its limit (ulimit -v).")
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
-        return "an argument on the command line is not UTF-8", "Put the text into a UTF-8 file."
+        return tr("an argument on the command line is not UTF-8"), tr("Put the text into a UTF-8 file.")
     return None
 
 
@@ -182,7 +182,7 @@ def _choose_language(asked: str | None) -> None:
     """Set the language of the interface; None: that of the system. Raises `SettingsError` for another one."""
     if asked is not None and asked not in LANGUAGES:
         raise SettingsError(
-            f"--language {asked}: there is no such language", advice="Give en (English) or zh (Chinese)."
+            tr("--language {asked}: there is no such language", asked), advice=tr("Give en (English) or zh (Chinese).")
         )
     CHOSEN_LANGUAGE.set(asked)
 

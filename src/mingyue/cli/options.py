@@ -19,6 +19,7 @@ from mingyue.config import PairSettings, Setting, Settings, TrainSettings, meani
 from mingyue.errors import FormatError, SettingsError
 from mingyue.files import reason_of
 from mingyue.paths import path_of, restore_names
+from mingyue.words import tr
 
 _ALIASES = {"optimiser": "--optimizer"}
 _KINDS = {"both": "", "text": " Text only.", "pairs": " Pairs only."}
@@ -91,7 +92,7 @@ def _option(
         shown = details.auto or shown
     several = get_origin(info.annotation) in (list, tuple)
     if several and "epeatable" not in text:
-        text += " Repeatable."
+        text += tr(" Repeatable.")
     parameter = Parameter(
         help=text,
         group=group,
@@ -133,7 +134,7 @@ def read_toml(path: str) -> dict[str, Any]:
     try:
         return restore_names(parsing.read_toml(path_of(path)))
     except OSError as error:
-        message, advice = f"cannot be read: {reason_of(error)}", "Give --config an existing file."
+        message, advice = tr("cannot be read: {reason}", reason_of(error)), tr("Give --config an existing file.")
     except FormatError as error:
-        message, advice = error.message, "See run.toml in any run folder for an example."
+        message, advice = error.message, tr("See run.toml in any run folder for an example.")
     raise SettingsError(f"{path}: {message}", advice=advice)

@@ -8,6 +8,7 @@ from cyclopts import Group, Parameter
 
 from mingyue.cli.options import takes
 from mingyue.config import TrainSettings, one_budget
+from mingyue.words import tr
 
 _FIXED = Group("Fixed", help="Settings that a resume refuses to change, with a reason.", sort_key=99)
 
@@ -16,7 +17,7 @@ _FIXED = Group("Fixed", help="Settings that a resume refuses to change, with a r
     TrainSettings,
     without={"sources", "out", "overwrite"},
     panel=lambda details: None if details.resume.allowed else _FIXED,
-    default="as in the run",
+    default=tr("as in the run"),
 )
 def resume(
     run: Annotated[str, Parameter(help="Run folder.")],

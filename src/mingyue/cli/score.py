@@ -12,6 +12,7 @@ from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect
 from mingyue.config import Positive
 from mingyue.errors import SettingsError
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.api import Model
@@ -43,7 +44,7 @@ def score(
     given = collect(text or [], file or [])
     if not given:
         raise SettingsError(
-            "there is nothing to score", advice="Give --text, --file, or `--text -` for standard input."
+            tr("there is nothing to score"), advice=tr("Give --text, --file, or `--text -` for standard input.")
         )
 
     from mingyue import api
@@ -68,7 +69,7 @@ def score(
 
 
 def _show_tokens(model: Model, result: Score) -> None:
-    rows = table("token", "−log P, nats", "P", right=("−log P, nats", "P"))
+    rows = table("token", tr("−log P, nats"), "P", right=(tr("−log P, nats"), "P"))
     for one in result.tokens:
         token = model.tokenizer.token_label(one.token)
         if one.logprob is None:
@@ -81,12 +82,17 @@ def _show_tokens(model: Model, result: Score) -> None:
 
 def _show_totals(result: Score) -> None:
     rows = table()
-    rows.add_row("−log P of the text", f"{0 - result.total:.4f} nats over {result.scored:,} tokens")
+    rows.add_row(
+        tr("−log P of the text"), tr("{total:.4f} nats over {scored:,} tokens", 0 - result.total, result.scored)
+    )
     rows.add_row("perplexity", _number(result.perplexity))
-    rows.add_row("nats per token", _number(result.nats_per_token))
-    rows.add_row("bits per byte", _number(result.bits_per_byte))
+    rows.add_row(tr("nats per token"), _number(result.nats_per_token))
+    rows.add_row(tr("bits per byte"), _number(result.bits_per_byte))
     if result.windows > 1:
-        rows.add_row("windows", f"{result.windows:,} of {result.context:,} tokens, stride {result.stride:,}")
+        rows.add_row(
+            "windows",
+            tr("{windows:,} of {context:,} tokens, stride {stride:,}", result.windows, result.context, result.stride),
+        )
     show(rows)
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from mingyue.errors import MingyueError
 from mingyue.files import reason_of
 from mingyue.printable import printable
+from mingyue.words import tr
 
 _NARROWEST, _WIDEST = 40, 1_000
 """Columns of an output. In less, tables and panels do not fit and rich does not end; more is a wrong COLUMNS."""
@@ -62,8 +63,8 @@ def output_errors() -> Generator[None]:
         discard_output()
         closed = error.errno == errno.EBADF
         raise MingyueError(
-            f"standard output cannot be written: {reason_of(error)}",
-            advice="Direct it to a file." if closed else "Direct it to another file.",
+            tr("standard output cannot be written: {reason}", reason_of(error)),
+            advice=tr("Direct it to a file.") if closed else tr("Direct it to another file."),
         ) from error
 
 

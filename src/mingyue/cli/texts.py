@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mingyue.errors import DataError
 from mingyue.files import reason_of
 from mingyue.paths import path_of
+from mingyue.words import tr
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ def collect(texts: Sequence[str], files: Sequence[str]) -> list[InputText]:
     Raises `DataError` for a file that cannot be read, or is not UTF-8 (with the byte).
     """
     if [*texts, *files].count("-") > 1:
-        raise DataError("`-` is given twice, but standard input can be read only once")
+        raise DataError(tr("`-` is given twice, but standard input can be read only once"))
     given = [read("-") if text == "-" else InputText(_checked(text)) for text in texts]
     return given + [read(name) for name in files]
 
@@ -33,19 +34,21 @@ def collect(texts: Sequence[str], files: Sequence[str]) -> list[InputText]:
 def read(name: str) -> InputText:
     """The content of a UTF-8 file, or of standard input for `-`; a byte order mark is not part of it."""
     if name == "-":
-        content, source = sys.stdin.buffer.read(), "standard input"
+        content, source = sys.stdin.buffer.read(), tr("standard input")
     else:
         try:
             content, source = path_of(name).read_bytes(), name
         except OSError as error:
-            raise DataError(f"{name} cannot be read: {reason_of(error)}", advice="Check the path.") from error
+            raise DataError(
+                tr("{name} cannot be read: {reason}", name, reason_of(error)), advice=tr("Check the path.")
+            ) from error
     try:
         return InputText(content.decode("utf-8-sig").replace("\r\n", "\n"), source)
     except UnicodeDecodeError as error:
         wrong = content[error.start]
         raise DataError(
-            f"{source} is not UTF-8: byte {error.start} is 0x{wrong:02x}",
-            advice="Convert it to UTF-8 (for example with iconv -f gbk -t utf-8), then try again.",
+            tr("{source} is not UTF-8: byte {start} is 0x{wrong:02x}", source, error.start, wrong),
+            advice=tr("Convert it to UTF-8 (for example with iconv -f gbk -t utf-8), then try again."),
         ) from error
 
 
@@ -70,8 +73,12 @@ def _checked(text: str) -> str:
     for index, character in enumerate(text):
         if 0xD800 <= ord(character) <= 0xDFFF:
             raise DataError(
-                f"the text on the command line is not {sys.getfilesystemencoding()} at character {index}",
-                advice="Put the text into a UTF-8 file, or pipe it in with `-`.",
+                tr(
+                    "the text on the command line is not {getfilesystemencoding} at character {index}",
+                    sys.getfilesystemencoding(),
+                    index,
+                ),
+                advice=tr("Put the text into a UTF-8 file, or pipe it in with `-`."),
             )
     return text
 

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from mingyue.cli.options import COMMON, takes, train_settings
 from mingyue.config import DataSettings, TrainSettings
 from mingyue.errors import SettingsError
+from mingyue.words import tr
 
 _CONFIG = "File of settings, such as the run.toml of a run; options that are given win over it."
 
@@ -23,8 +24,8 @@ def train(
     settings = train_settings(config, sources, given)
     if not settings.data.sources and not settings.pairs.given:
         raise SettingsError(
-            "there is no data to train on",
-            advice="Give a text file: mingyue train poems.txt. Or use a known corpus: mingyue train python-docs.",
+            tr("there is no data to train on"),
+            advice=tr("Give a text file: mingyue train poems.txt. Or use a known corpus: mingyue train python-docs."),
         )
     from mingyue import api
     from mingyue.cli.launch import launch, needs_launch, progress_screen, report

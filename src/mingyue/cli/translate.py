@@ -20,6 +20,7 @@ from mingyue.cli.texts import collect
 from mingyue.config import TranslateSettings
 from mingyue.errors import SettingsError
 from mingyue.paths import check_output
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.generation import Translation
@@ -72,7 +73,7 @@ def translate(
     for note in translator.loading_notes:
         print_note(note)
     if typed:
-        print_note("Type a line to translate. Ctrl-D ends.")
+        print_note(tr("Type a line to translate. Ctrl-D ends."))
     size = 1 if typed or settings.batch_size == 1 else _BATCHES_AHEAD * settings.batch_size
     with Screen() if output is None else LineFile(output) as out, _Progress(typed) as progress:
         for piece in in_pieces(lines, size):
@@ -93,9 +94,9 @@ def _lines(text: list[str] | None, source: str | None, encoding: str | None) -> 
     """The lines to translate, and whether they are typed in a terminal."""
     if text:
         if source is not None:
-            raise SettingsError("--text and --source are both given", advice="Give the lines in one way.")
+            raise SettingsError(tr("--text and --source are both given"), advice=tr("Give the lines in one way."))
         if encoding is not None:
-            raise SettingsError("--encoding has no effect on --text", advice="Leave it out.")
+            raise SettingsError(tr("--encoding has no effect on --text"), advice=tr("Leave it out."))
         texts = "\n".join(one.text.removesuffix("\n") for one in collect(text, []))
         return iter(texts.replace("\r\n", "\n").split("\n")), False
     if source not in (None, "-"):
@@ -184,7 +185,7 @@ class _Progress:
         if self._live is not None:
             done += self.done
             rate = done / max(time.monotonic() - self._started, 1e-9)
-            self._live.show("translating", done, None, [f"{done:,} lines", f"{rate:,.1f} lines/s"])
+            self._live.show("translating", done, None, [tr("{done:,} lines", done), tr("{rate:,.1f} lines/s", rate)])
 
     def clear(self) -> None:
         """Remove the bar."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 from mingyue.cli.invocation import ARGUMENTS
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
@@ -30,38 +31,51 @@ def explain(error: CycloptsError) -> tuple[str, str]:
     message, advice = str(error).replace(HIDDEN, ""), ""
     if isinstance(error, exceptions.UnusedCliTokensError):
         left = [token.replace(HIDDEN, "") for token in error.unused_tokens or ()]
-        message = f"{command}: unexpected argument {', '.join(map(repr, left))}."
+        message = tr("{command}: unexpected argument {left}.", command, ", ".join(map(repr, left)))
         if left and (option := _repeatable_before(left[0], error)) is not None:
-            advice = f"An option takes one value and is repeated for more: {option} … {option} {_quoted(left[0])}. "
+            advice = tr(
+                "An option takes one value and is repeated for more: {option} … {option} {quoted}. ",
+                option,
+                _quoted(left[0]),
+            )
     elif isinstance(error, exceptions.UnknownCommandError):
         known = _commands(error)
-        message = (
-            f"{command}: there is no command {(error.unused_tokens or [''])[0]!r}.{_guess(error.unused_tokens, known)}"
+        message = tr(
+            "{command}: there is no command {unused_tokens!r}.{guess}",
+            command,
+            (error.unused_tokens or [""])[0],
+            _guess(error.unused_tokens, known),
         )
-        advice = f"The commands are {', '.join(known)}. "
+        advice = tr("The commands are {known}. ", ", ".join(known))
     elif isinstance(error, exceptions.UnknownOptionError):
         given = (error.token.keyword or error.token.value).partition("=")[0].replace(HIDDEN, "")
         known = [name for argument in error.argument_collection if argument.parse for name in argument.names]
-        message = f"{command}: there is no option {given}.{_guess([given], known)}"
+        message = tr("{command}: there is no option {given}.{guess}", command, given, _guess([given], known))
     elif (
         isinstance(error, exceptions.CoercionError)
         and error.token is not None
         and (known := _choices(error.target_type))
     ):
         given = error.token.value.replace(HIDDEN, "")
-        message = f"{command}: {error.token.keyword or 'the value'} is {given!r}, not one of {', '.join(known)}."
+        message = tr(
+            "{command}: {keyword} is {given!r}, not one of {known}.",
+            command,
+            error.token.keyword or "the value",
+            given,
+            ", ".join(known),
+        )
         message += _guess([given], known)
     elif isinstance(error, exceptions.MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
-        what = f"{name} needs a value" if name.startswith("--") else f"{name} is missing"
+        what = tr("{name} needs a value", name) if name.startswith("--") else tr("{name} is missing", name)
         if name.startswith("--"):
-            advice = f"A value that begins with a dash is given as {name}='-…'. "
+            advice = tr("A value that begins with a dash is given as {name}='-…'. ", name)
         message = f"{command}: {what}."
     elif isinstance(error, exceptions.ValidationError) and isinstance(error.__cause__, ValidationError):
         refused = error.__cause__.errors()[0]
         name = "" if error.argument is None else error.argument.name
         message = f"{name} {refused['input']}: {refused['msg']}."
-    return _LONG.sub(r"\1…\2", message), f"{advice}Run `{command} --help` for the list of options."
+    return _LONG.sub(r"\1…\2", message), tr("{advice}Run `{command} --help` for the list of options.", advice, command)
 
 
 def _quoted(text: str) -> str:
@@ -102,4 +116,4 @@ def _guess(given: Sequence[str] | None, known: Sequence[str]) -> str:
     from mingyue.config import nearest
 
     found = nearest(given[0], known) if given else None
-    return f" Did you mean {found}?" if found else ""
+    return tr(" Did you mean {found}?", found) if found else ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mingyue.cli.invocation import INTERRUPTED, OK
 from mingyue.cli.screen import say, write
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.api import RunResult
@@ -19,18 +20,32 @@ def show_result(result: RunResult) -> int:
     """Print the result of a run; returns the exit code (130 for a run that was stopped, as after Ctrl-C)."""
     folder, outcome = shlex.quote(str(result.folder)), result.outcome
     if result.training.reason == "stopped":
-        write(f"Stopped at step {result.training.step:,}, and saved. Resume with: mingyue resume {folder}\n")
+        write(
+            tr(
+                "Stopped at step {step:,}, and saved. Resume with: mingyue resume {folder}\n",
+                result.training.step,
+                folder,
+            )
+        )
         return INTERRUPTED
     for text in outcome.texts[:_SHOWN]:
-        write("\nGenerated text:\n" + "".join(f"    {line}\n" for line in text.strip("\n").split("\n")))
+        write(tr("\nGenerated text:\n") + "".join(f"    {line}\n" for line in text.strip("\n").split("\n")))
     course = result.describe_course()
-    write(f"\nVerdict: {outcome.verdict}.\n" if course is None else f"\n{course}\nVerdict: {outcome.verdict}.\n")
+    write(
+        tr("\nVerdict: {verdict}.\n", outcome.verdict)
+        if course is None
+        else tr("\n{course}\nVerdict: {verdict}.\n", course, outcome.verdict)
+    )
     write("".join(f"{sentence}\n" for sentence in outcome.sentences))
     if outcome.copying is not None:
         write("".join(f"{line}\n" for line in outcome.copying.describe()))
     if outcome.repetition is not None:
         for line in outcome.repetition.describe():
             say(line)
-    use = f"Translate: mingyue translate {folder}" if result.of_pairs else f"Generate: mingyue generate {folder}"
-    write(f"The model is in {result.model_folder}. {use}\n")
+    use = (
+        tr("Translate: mingyue translate {folder}", folder)
+        if result.of_pairs
+        else tr("Generate: mingyue generate {folder}", folder)
+    )
+    write(tr("The model is in {model_folder}. {use}\n", result.model_folder, use))
     return OK

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import mingyue
 from mingyue.cli.screen import write
+from mingyue.words import tr
 
 
 def version() -> None:
     """Print the version."""
-    write(f"mingyue {mingyue.__version__}\n")
+    write(tr("mingyue {version__}\n", mingyue.__version__))

@@ -84,12 +84,15 @@ def checked_texts(name: str, value: object) -> list[str]:
     """A text, or several, as a list. Raises `SettingsError` for anything else, naming the first that is none."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Iterable):
-        raise SettingsError(f"{name} is {shown(value)}, not a text", advice="Give a str, or a list of them.")
+        raise SettingsError(
+            tr("{name} is {value}, not a text", name, shown(value)), advice=tr("Give a str, or a list of them.")
+        )
     found = list(texts)
     for number, text in enumerate(found):
         if not isinstance(text, str):
             raise SettingsError(
-                f"{name}: item {number} is {shown(text)}, not a text", advice="Give a str, or a list of them."
+                tr("{name}: item {number} is {text}, not a text", name, number, shown(text)),
+                advice=tr("Give a str, or a list of them."),
             )
     return found
 
@@ -97,5 +100,5 @@ def checked_texts(name: str, value: object) -> list[str]:
 def checked_text(name: str, value: object) -> str:
     """A single text. Raises `SettingsError` for anything else."""
     if not isinstance(value, str):
-        raise SettingsError(f"{name} is {shown(value)}, not a text", advice="Give a str.")
+        raise SettingsError(tr("{name} is {value}, not a text", name, shown(value)), advice=tr("Give a str."))
     return value

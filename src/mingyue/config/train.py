@@ -203,12 +203,12 @@ class RunSettings(Settings):
     init: str | None = setting(
         None,
         kinds="text",
-        resume=refused("a run takes its initial weights once, at its start"),
+        resume=refused(tr("a run takes its initial weights once, at its start")),
         auto="new weights from the seed",
     )
     """Run folder or model folder of a model to train further: its weights, architecture and tokenizer are kept, with a
     new optimiser."""
-    seed: Seed = setting(1, resume=refused("the order of the training data and every random choice depend on it"))
+    seed: Seed = setting(1, resume=refused(tr("the order of the training data and every random choice depend on it")))
     """Seed of every random choice."""
     device: str | None = setting(None, resume=ROUNDING, auto="best available", common=True)
     """cpu, cuda or mps."""

@@ -30,7 +30,9 @@ def csv_rows(lines: Iterable[str], name: str, bad: BadRecords) -> Generator[Iter
     first = next(lines, "")
     delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
     if delimiter != ",":
-        bad.report.note(f"{name}: its columns are separated by {_DELIMITERS[delimiter]}, not commas")
+        bad.report.note(
+            tr("{name}: its columns are separated by {delimiters}, not commas", name, _DELIMITERS[delimiter])
+        )
     try:
         yield _rows(_Lines(chain([first] if first else [], lines)), name, bad, delimiter)
     finally:

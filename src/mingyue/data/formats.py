@@ -15,7 +15,7 @@ from mingyue.words import tr
 DEFAULT_FIELD = "text"
 SURROGATE = re.compile("[\ud800-\udfff]")
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
-_ARRAY = "JSON lines have one object per line: `jq -c '.[]' array.json > lines.jsonl` writes those of an array."
+_ARRAY = tr("JSON lines have one object per line: `jq -c '.[]' array.json > lines.jsonl` writes those of an array.")
 ABSENT = object()
 """Stands for the value of a key that a record does not have."""
 
@@ -54,9 +54,9 @@ def json_objects(
         except json.JSONDecodeError as error:
             advice = _ARRAY if line.strip() in ("[", "{") else None
             bad(
-                "line that is not JSON",
+                tr("line that is not JSON"),
                 where,
-                f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}",
+                tr("not JSON: {msg} at column {colno}", error.msg.removesuffix(" at"), error.colno),
                 advice,
             )
             continue
@@ -67,7 +67,12 @@ def json_objects(
             yield number, value
         else:
             advice = _ARRAY if isinstance(value, list) else None
-            bad("line that is not an object", where, f"a JSON object was expected, not {type(value).__name__}", advice)
+            bad(
+                tr("line that is not an object"),
+                where,
+                tr("a JSON object was expected, not {kind}", type(value).__name__),
+                advice,
+            )
 
 
 def text_value(

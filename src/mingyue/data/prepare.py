@@ -161,7 +161,7 @@ def _key(settings: DataSettings, tokenizer: TokenizerSettings, kept: KeptVocabul
     how = settings.model_dump(exclude={"sources", "attend_across_documents"})
     identity: list[object] = [FORMAT, sources, how, tokenizer.model_dump()]
     if len(sources) > 1:
-        identity.append("held out of each file")  # older versions took the end of the last one
+        identity.append(tr("held out of each file"))  # older versions took the end of the last one
     if kept is not None:
         identity.append([kept.tokenizer.fingerprint, to_ranges(kept.unseen)])
     return key_of(identity, tokenizer)

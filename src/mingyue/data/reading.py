@@ -26,15 +26,15 @@ _LINE_FORMATS: dict[str, Callable[[Iterable[str], str, str | None, BadRecords], 
     "csv": csv_records,
     "tsv": tsv_records,
 }
-_EMPTY = "file without text (empty, or only whitespace)"
+_EMPTY = tr("file without text (empty, or only whitespace)")
 _UNREADABLE = {
-    NotTextError: "binary file",
-    UndecodableError: "file whose encoding is uncertain",
-    DamagedFileError: "damaged compressed file",
+    NotTextError: tr("binary file"),
+    UndecodableError: tr("file whose encoding is uncertain"),
+    DamagedFileError: tr("damaged compressed file"),
 }
-_JSON = (
-    "{name} is read as plain text, with its brackets and keys. To train on the texts in it, write one object per line "
-    "to a .jsonl file (jq -c '.[]')."
+_JSON = tr(
+    "{name} is read as plain text, with its brackets and keys. To train on the texts in "
+    "it, write one object per line to a .jsonl file (jq -c '.[]')."
 )
 _FILES_NAMED = 5  # files with a detected encoding that are named one by one; the others are in the counts
 

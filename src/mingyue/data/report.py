@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 from mingyue.errors import DataError
 from mingyue.words import Words, joined, listed, stored, tr
 
-WAITING = "waiting for"
+WAITING = tr("waiting for")
 """The beginning of a stage in which nothing happens until another program, or a person, writes."""
 
 

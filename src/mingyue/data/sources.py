@@ -187,7 +187,8 @@ def _readable(name: str) -> Generator[None]:
         yield
     except _DAMAGE as error:
         raise DamagedFileError(
-            f"{name} is damaged, or not compressed by gzip: {error}", advice="Download or compress it again."
+            tr("{name} is damaged, or not compressed by gzip: {error}", name, error),
+            advice=tr("Download or compress it again."),
         ) from None
     except OSError as error:
         raise DataError(tr("{name} cannot be read: {reason}", name, reason_of(error))) from None
@@ -244,16 +245,19 @@ def _folder(folder: Path, report: ReadReport) -> Iterator[Source]:
     found = files_of_folder(folder, report)
     if not found:
         left_out = "; ".join(f"{count:,} × {reason}" for reason, count in report.dropped.items())
-        why = f"; left out: {left_out}" if left_out else ""
-        raise DataError(f"the folder {folder} holds no files to read{why}", advice="Name another folder, or files.")
+        why = tr("; left out: {left_out}", left_out) if left_out else ""
+        raise DataError(
+            tr("the folder {folder} holds no files to read{why}", folder, why),
+            advice=tr("Name another folder, or files."),
+        )
     for path in found:
         yield _file(path, str(path), named=False)
 
 
 def _nothing(name: str, path: Path) -> DataError:
     near, corpus = nearest_path(path), nearest(name, CORPORA)
-    hints = [f"Did you mean {near}?"] if near else []
-    hints += [f"There is a known corpus {corpus}."] if corpus else []
+    hints = [tr("Did you mean {near}?", near)] if near else []
+    hints += [tr("There is a known corpus {corpus}.", corpus)] if corpus else []
     return DataError(
         tr("there is no file, folder or known corpus {name}", name),
         advice=joined(hints) if hints else tr("Check the name; `mingyue data list` shows the known corpora."),

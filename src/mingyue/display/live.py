@@ -22,7 +22,7 @@ from mingyue.words import localized, tr
 _LIVE_EVERY = 0.5
 """Seconds between two redraws: costs no noticeable share of two cores."""
 _BAR_WIDTH, _NARROW = 20, 72
-_WAITING = "waiting for"
+_WAITING = tr("waiting for")
 _PLAIN_EVERY = 30.0
 """Seconds without output after which a plain line shows the progress."""
 

@@ -19,6 +19,7 @@ from mingyue.generation.sequence import Event, GeneratedSequence
 from mingyue.generation.window import window_start
 from mingyue.models import DecoderOnly
 from mingyue.nn import Cache, CacheStep, for_inference
+from mingyue.words import tr
 
 Note = Callable[[str], None]
 
@@ -116,8 +117,12 @@ class Engine:
             if not self._noted_full_context:
                 self._noted_full_context = True
                 self._note(
-                    f"The text is longer than the context of {self._context} tokens: whenever the context is full, "
-                    f"generation continues from its last {max(1, self._context // 2)} tokens."
+                    tr(
+                        "The text is longer than the context of {context} tokens: whenever the context is "
+                        "full, generation continues from its last {max} tokens.",
+                        self._context,
+                        max(1, self._context // 2),
+                    )
                 )
 
     def _new_tokens(self, cache: Cache) -> _Input:

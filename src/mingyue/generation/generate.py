@@ -12,6 +12,7 @@ from mingyue.generation.engine import Engine, Note
 from mingyue.generation.sampling import Sampler
 from mingyue.generation.sequence import Event, GeneratedSequence, Generation
 from mingyue.generation.window import window_start
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.models import DecoderOnly
@@ -132,8 +133,12 @@ def _prompt_ids(
         ids = tokenizer.encode(_LINE_END) or [tokenizer.bos_id]  # some given tokenizers drop white space
     if max(ids) >= vocab_size:
         raise GenerationError(
-            f"the prompt has token {max(ids)}, but the model knows only tokens 0 to {vocab_size - 1}",
-            advice="The tokenizer does not belong to this model.",
+            tr(
+                "the prompt has token {ids}, but the model knows only tokens 0 to {vocab_size}",
+                max(ids),
+                vocab_size - 1,
+            ),
+            advice=tr("The tokenizer does not belong to this model."),
         )
     return ids
 
@@ -142,12 +147,20 @@ def _note_long_prompts(all_ids: Sequence[Sequence[int]], context: int, note: Not
     long = [i for i, ids in enumerate(all_ids) if len(ids) > context]
     if long:
         first = len(all_ids[long[0]])
-        which = f"Prompt {long[0] + 1}" if len(all_ids) > 1 else "The prompt"
-        others = f" ({len(long)} of {len(all_ids)} prompts are too long)" if len(long) > 1 else ""
+        which = tr("Prompt {long}", long[0] + 1) if len(all_ids) > 1 else tr("The prompt")
+        others = tr(" ({n_long} of {n_all_ids} prompts are too long)", len(long), len(all_ids)) if len(long) > 1 else ""
         note(
-            f"{which} has {first} tokens, more than the context of {context}: the model reads only its last "
-            f"{first - window_start(first, context)}{others}. Whenever the context is full, reading continues from its "
-            f"last {max(1, context // 2)} tokens, wherever a prompt ends and generation begins."
+            tr(
+                "{which} has {first} tokens, more than the context of {context}: the model reads "
+                "only its last {first_2}{others}. Whenever the context is full, reading continues "
+                "from its last {max} tokens, wherever a prompt ends and generation begins.",
+                which,
+                first,
+                context,
+                first - window_start(first, context),
+                others,
+                max(1, context // 2),
+            )
         )
 
 
@@ -160,13 +173,18 @@ def _note_unseen(
     found = [one for one in dict.fromkeys("".join(texts)) if not without.isdisjoint(tokenizer.encode(one))]
     if found:
         shown = ", ".join(map(repr, found[:_SHOWN])) + (", …" if len(found) > _SHOWN else "")
-        note(f"The training text does not have these characters of the prompt: {shown}. The model cannot know them.")
+        note(
+            tr(
+                "The training text does not have these characters of the prompt: {shown}. The model cannot know them.",
+                shown,
+            )
+        )
 
 
 def _note_unused(settings: GenerateSettings, note: Note) -> None:
     given = [name for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)) if getattr(settings, name) != off]
     if settings.temperature == 0 and given:
-        note(f"At temperature 0 the likeliest token is taken: {', '.join(given)} without effect.")
+        note(tr("At temperature 0 the likeliest token is taken: {given} without effect.", ", ".join(given)))
 
 
 def _ignore(_sentence: str) -> None:

@@ -27,6 +27,7 @@ from mingyue.errors import GenerationError
 from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.sequence import GeneratedSequence
 from mingyue.runtime import derive_seed
+from mingyue.words import tr
 
 _MIN_TEMPERATURE = 1e-100  # lower ones would overflow fp64; the most likely token has probability 1 long before
 _NUCLEUS_FIRST_TRY = 256  # candidates of the first attempt; more only if their probabilities do not reach top_p
@@ -90,8 +91,8 @@ def choose_tokens(logits_RV: Tensor, settings: GenerateSettings, places: Iterabl
 def no_token_error() -> GenerationError:
     """The error for logits that leave no token to choose."""
     return GenerationError(
-        "the model's logits leave no token to choose: they are NaN or −infinity",
-        advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
+        tr("the model's logits leave no token to choose: they are NaN or −infinity"),
+        advice=tr("Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint."),
     )
 
 

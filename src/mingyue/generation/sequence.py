@@ -13,6 +13,7 @@ from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.stopping import StopTexts
 from mingyue.reprs import shortened, text_html
 from mingyue.text.utf8 import BOUNDARY
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.text import Tokenizer
@@ -48,7 +49,7 @@ class Generation:
 
     def _repr_html_(self) -> str:
         """For notebooks: the whole text, and why it ends."""
-        return text_html(self.prompt + self.text, f"tokens: {len(self.ids):,}, stop: {self.stop}")
+        return text_html(self.prompt + self.text, tr("tokens: {n_ids:,}, stop: {stop}", len(self.ids), self.stop))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from mingyue.generation.hypotheses import Hypothesis, SourceBatch
 from mingyue.generation.translation_sampling import sample_translations
 from mingyue.nn import Taps, for_inference
 from mingyue.reprs import shortened, text_html
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.models import EncoderDecoder
@@ -58,12 +59,12 @@ class Translation:
         return values
 
     def __repr__(self) -> str:
-        cut = "" if self.finished else ", cut at the length limit"
+        cut = "" if self.finished else tr(", cut at the length limit")
         return f"<mingyue.Translation: {shortened(self.text)}, log P {self.log_prob:.2f}{cut}>"
 
     def _repr_html_(self) -> str:
         """For notebooks: the translation, and its log P."""
-        return text_html(self.text, f"log P {self.log_prob:.2f}" + ("" if self.finished else " (cut)"))
+        return text_html(self.text, tr("log P {log_prob:.2f}", self.log_prob) + ("" if self.finished else " (cut)"))
 
 
 def translate(
@@ -148,8 +149,13 @@ def translate_ids(
     for number, source in enumerate(sources):
         if not 1 <= len(source) <= model.config.context:
             raise GenerationError(
-                f"source {number} has {len(source)} tokens; the model reads 1 to {model.config.context}",
-                advice="End each source with EOS, and cut long ones.",
+                tr(
+                    "source {number} has {n_source} tokens; the model reads 1 to {context}",
+                    number,
+                    len(source),
+                    model.config.context,
+                ),
+                advice=tr("End each source with EOS, and cut long ones."),
             )
     return _find_hypotheses(
         model,
@@ -232,8 +238,13 @@ def _check_ids(sources: Sequence[Collection[int]], n_known: int, first_line: int
     for number, source in enumerate(sources, start=first_line + 1):
         if source and max(source) >= n_known:
             raise GenerationError(
-                f"line {number} has token {max(source)}, but the model knows only tokens 0 to {n_known - 1}",
-                advice="The tokenizer does not belong to this model.",
+                tr(
+                    "line {number} has token {source}, but the model knows only tokens 0 to {n_known}",
+                    number,
+                    max(source),
+                    n_known - 1,
+                ),
+                advice=tr("The tokenizer does not belong to this model."),
             )
 
 

@@ -21,7 +21,7 @@ from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import token_string
 from mingyue.inspection.view import View
 from mingyue.text import Tokenizer
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 _ROWS = 16
 _DARKEST = (0.1, 0.25, 0.5, 1.0)  # ends of the colour scale: a mean over many heads is seldom near 1
@@ -31,7 +31,7 @@ _DARKEST = (0.1, 0.25, 0.5, 1.0)  # ends of the colour scale: a mean over many h
 class AttendedView(View):
     """Attention weights from one query to every key, and from every query to one key."""
 
-    title: ClassVar[Words] = Words("Text coloured by attention", "按注意力着色的文本")  # pyrefly: ignore[bad-override]
+    title: ClassVar[Words] = tr("Text coloured by attention")  # pyrefly: ignore[bad-override]
     part: Part
     layers: tuple[int, ...]
     """The layers whose weights are averaged."""
@@ -66,7 +66,7 @@ class AttendedView(View):
                 ],
                 low=0.0,
                 high=high,
-                legend=Words("attention weight", "注意力权重").of(language),
+                legend=tr("attention weight").of(language),
                 note=self._note(language),
             )
             for title, texts, pieces, weights in drawn
@@ -95,31 +95,25 @@ class AttendedView(View):
     @property
     def _attends(self) -> Words:
         piece = self.query_pieces[self.position]
-        return Words(f'What position {self.position}, "{piece}", attends to', f"位置 {self.position}“{piece}”注意什么")
+        return tr('What position {position}, "{piece}", attends to', self.position, piece)
 
     @property
     def _attended(self) -> Words:
         piece = self.key_pieces[self.key_position]
-        source = Words(" of the source text", "源文本的") if self.part == "cross" else Words("", "")
-        return Words(
-            f'What attends to position {self.key_position}{source.en}, "{piece}"',
-            f"什么注意{source.zh}位置 {self.key_position}“{piece}”",
-        )
+        source = tr(" of the source text") if self.part == "cross" else Words("", "")
+        return tr('What attends to position {key_position}{source}, "{piece}"', self.key_position, source, piece)
 
     def _note(self, language: Language) -> str:
         name = PART_NAMES[self.part]
-        where = Words(f"{name.en}: layer {self.layers[0]}", f"{name.zh}：第 {self.layers[0]} 层")
+        where = tr("{name}: layer {layers}", name, self.layers[0])
         if len(self.layers) > 1:
-            where = Words(f"{name.en}: mean over {len(self.layers)} layers", f"{name.zh}：{len(self.layers)} 层的平均")
-        heads = Words(f"head {self.heads[0]}", f"头 {self.heads[0]}")
+            where = tr("{name}: mean over {n_layers} layers", name, len(self.layers))
+        heads = tr("head {heads}", self.heads[0])
         if len(self.heads) > 1:
-            heads = Words(f"mean over {len(self.heads)} heads", f"{len(self.heads)} 个头的平均")
-        said = Words(f"{where.en}, {heads.en}.", f"{where.zh}，{heads.zh}。")
+            heads = tr("mean over {n_heads} heads", len(self.heads))
+        said = tr("{where}, {heads}.", where, heads)
         if not self._is_attended:
-            said = Words(
-                f"{said.en} No other token can attend to this one, so the other direction is left out.",
-                f"{said.zh}没有别的 token 能注意到它，所以略去另一个方向。",
-            )
+            said = tr("{said} No other token can attend to this one, so the other direction is left out.", said)
         return said.of(language)
 
 
@@ -130,7 +124,7 @@ def _hover(number: int, piece: str, weight: float) -> list[str]:
 def _table(
     title: Words, pieces: Sequence[str], weights: NDArray[np.float64], note: str, language: Language
 ) -> TextTable:
-    names = [Words("position", "位置"), Words("token", "token"), Words("weight", "权重")]
+    names = [tr("position"), tr("token"), tr("weight")]
     columns = [name.of(language) for name in names]
     order = [int(number) for number in np.argsort(-np.nan_to_num(weights), kind="stable")[:_ROWS]]
     rows = [[str(n), pieces[n], f"{weights[n]:.3f}"] for n in order if not np.isnan(weights[n])]

@@ -18,7 +18,7 @@ from mingyue.inspection.labels import head_label, layer_label, token_at
 from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 MOST_TOKENS_AS_NUMBERS = 16
 """For a longer text the table of one head lists the tokens with the largest weights instead of all weights."""
@@ -32,7 +32,7 @@ MOST_TOKENS_LISTED = 64
 class AttentionView(View):
     """Attention weights: one set for a decoder-only model, three (encoder, decoder, cross) for an encoder-decoder."""
 
-    title: ClassVar[Words] = Words("Attention weights", "注意力权重")  # pyrefly: ignore[bad-override]
+    title: ClassVar[Words] = tr("Attention weights")  # pyrefly: ignore[bad-override]
     parts: tuple[PartWeights, ...]
     layer: int | None = None
     head: int | None = None
@@ -98,10 +98,13 @@ def _block_note(part: PartWeights, language: Language) -> str:
     if not part.in_blocks:
         return ""
     queries, keys = part.tokens
-    return Words(
-        f"{queries:,} × {keys:,} tokens are shown as {len(part.rows)} × {len(part.columns)} blocks: mean over the "
-        "queries of a block, sum over its keys.",
-        f"{queries:,} × {keys:,} 个 token 合并为 {len(part.rows)} × {len(part.columns)} 块：块内查询取平均，键求和。",
+    return tr(
+        "{queries:,} × {keys:,} tokens are shown as {n_rows} × {n_columns} blocks: mean over "
+        "the queries of a block, sum over its keys.",
+        queries,
+        keys,
+        len(part.rows),
+        len(part.columns),
     ).of(language)
 
 
@@ -113,17 +116,12 @@ def _tokens_note(part: PartWeights, language: Language) -> str:
 
     rows, columns = listed(part.query_pieces), listed(part.key_pieces)
     if rows == columns:
-        return Words(f"Tokens: {rows}", f"token：{rows}").of(language)
-    return Words(
-        f"Tokens of the rows: {rows}; of the columns: {columns}", f"行的 token：{rows}；列的 token：{columns}"
-    ).of(language)
+        return tr("Tokens: {rows}", rows).of(language)
+    return tr("Tokens of the rows: {rows}; of the columns: {columns}", rows, columns).of(language)
 
 
 def _grid(part: PartWeights, language: Language) -> Chart:
-    note = Words(
-        "Rows: query tokens. Columns: key tokens. Each row sums to 1. Layers and heads are counted from 0.",
-        "行：查询 token。列：键 token。每行之和为 1。层和头从 0 数起。",
-    )
+    note = tr("Rows: query tokens. Columns: key tokens. Each row sums to 1. Layers and heads are counted from 0.")
     return MatrixGrid(
         PART_NAMES[part.part].of(language),
         part.weights_LHTS,
@@ -140,9 +138,9 @@ def _grid(part: PartWeights, language: Language) -> Chart:
 
 def _map_title(part: PartWeights, language: Language) -> str:
     (layer,), (head,) = part.layers, part.heads
-    comma = Words(", ", "，").of(language)
+    comma = tr(", ").of(language)
     where = comma.join([layer_label(layer, language), head_label(head, language)])
-    return Words(f"{PART_NAMES[part.part].en}, {where}", f"{PART_NAMES[part.part].zh}，{where}").of(language)
+    return tr("{part_names}, {where}", PART_NAMES[part.part], where).of(language)
 
 
 def _map(part: PartWeights, language: Language) -> Chart:
@@ -151,8 +149,8 @@ def _map(part: PartWeights, language: Language) -> Chart:
         part.weights_LHTS[0, 0],
         row_labels=part.rows,
         column_labels=part.columns,
-        row_title=Words("query token", "查询 token").of(language),
-        column_title=Words("key token", "键 token").of(language),
+        row_title=tr("query token").of(language),
+        column_title=tr("key token").of(language),
         low=0.0,
         high=1.0,
         note=_block_note(part, language),
@@ -162,36 +160,33 @@ def _map(part: PartWeights, language: Language) -> Chart:
 
 def _heads_table(part: PartWeights, language: Language) -> TextTable:
     columns = {
-        Words("layer", "层"): [str(layer) for layer in part.layers for _ in part.heads],
-        Words("head", "头"): [str(head) for _ in part.layers for head in part.heads],
+        tr("layer"): [str(layer) for layer in part.layers for _ in part.heads],
+        tr("head"): [str(head) for _ in part.layers for head in part.heads],
     }
     numbers = {
-        Words("mean distance", "平均距离"): ("distance_LH", 1),
-        Words("entropy, bits", "熵（比特）"): ("entropy_LH", 2),
-        Words("to first token", "首 token 的权重"): ("first_LH", 2),
-        Words("to EOS", "EOS 的权重"): ("end_LH", 2),
+        tr("mean distance"): ("distance_LH", 1),
+        tr("entropy, bits"): ("entropy_LH", 2),
+        tr("to first token"): ("first_LH", 2),
+        tr("to EOS"): ("end_LH", 2),
     }
     shown = {name: how for name, how in numbers.items() if not np.isnan(getattr(part.statistics, how[0])).all()}
-    uniform = [Words("uniform", "均匀").of(language), ""]
+    uniform = [tr("uniform").of(language), ""]
     for name, (field, digits) in shown.items():
         columns[name] = [_number(value, digits) for value in getattr(part.statistics, field).flat]
         uniform.append(_number(getattr(part.uniform, field)[0, 0], digits))
-    pair = Words("largest weight", "最大的权重")
+    pair = tr("largest weight")
     columns[pair] = _pairs(part)
     headings = [name.of(language) for name in columns]
     return TextTable(
-        title=Words(
-            f"{PART_NAMES[part.part].en}: weights of each head", f"{PART_NAMES[part.part].zh}：各个头的权重"
-        ).of(language),
+        title=tr("{part_names}: weights of each head", PART_NAMES[part.part]).of(language),
         columns=headings,
         rows=[*(list(row) for row in zip(*columns.values(), strict=True)), [*uniform, ""]],
         right=headings[:-1],
-        note=Words(
-            "Means over all queries; `to first token`: the weight on it. `2:a → 0:b 0.90`: the query at position 2 "
-            "gives the key at position 0 the weight 0.90, the largest of this head (queries with a single key left "
-            "out). Positions are counted from 0. The last row is uniform attention.",
-            "对所有查询取平均。`2:a → 0:b 0.90`：位置 2 的查询给位置 0 的键的权重是 0.90，为该头最大的权重"
-            "（只有一个键的查询不算）。位置从 0 数起。末行为均匀注意力。",
+        note=tr(
+            "Means over all queries; `to first token`: the weight on it. `2:a → 0:b 0.90`: the "
+            "query at position 2 gives the key at position 0 the weight 0.90, the largest of "
+            "this head (queries with a single key left out). Positions are counted from 0. The "
+            "last row is uniform attention."
         ).of(language),
     )
 
@@ -216,10 +211,7 @@ def _map_table(part: PartWeights, language: Language) -> TextTable:
             zip(part.rows, part.weights_LHTS[0, 0], part.allowed_TS, strict=True)
         )
     ]
-    note = Words(
-        "Rows: queries. Columns: keys. The numbers before tokens are positions, counted from 0. Empty = masked.",
-        "行：查询。列：键。token 前面的数字是位置，从 0 数起。空白 = 被掩码遮住。",
-    )
+    note = tr("Rows: queries. Columns: keys. The numbers before tokens are positions, counted from 0. Empty = masked.")
     return TextTable(_map_title(part, language), ["", *keys], rows, right=keys, note=note.of(language))
 
 
@@ -233,21 +225,12 @@ def _top_table(part: PartWeights, language: Language) -> TextTable:
         cells = [f"{keys[key]} {weights_S[key]:.2f}" for key in top]
         at = part.query_positions[row]
         rows.append([at, part.rows[row].removeprefix(f"{at}:"), *cells, *[""] * (3 - len(cells))])
-    position, token = Words("position", "位置").of(language), Words("token", "token").of(language)
-    columns = [position, token, *(Words(f"key {n}", f"键 {n}").of(language) for n in (1, 2, 3))]
-    notes = [
-        Words(
-            "Keys by weight, each with its position, counted from 0.", "键按权重排列，前面的数字是位置，从 0 数起。"
-        ).of(language)
-    ]
+    position, token = tr("position").of(language), tr("token").of(language)
+    columns = [position, token, *(tr("key {n}", n).of(language) for n in (1, 2, 3))]
+    notes = [tr("Keys by weight, each with its position, counted from 0.").of(language)]
     notes.append(_block_note(part, language))
     if len(part.rows) > MOST_ROWS:
-        notes.append(
-            Words(
-                f"The first {MOST_ROWS} of {len(part.rows):,} rows.",
-                f"共 {len(part.rows):,} 行，列出前 {MOST_ROWS} 行。",
-            ).of(language)
-        )
+        notes.append(tr("The first {most_rows} of {n_rows:,} rows.", MOST_ROWS, len(part.rows)).of(language))
     return TextTable(_map_title(part, language), columns, rows, right=[position], note=" ".join(filter(None, notes)))
 
 

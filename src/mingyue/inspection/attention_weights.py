@@ -20,7 +20,7 @@ from mingyue.inspection.capture import capture
 from mingyue.inspection.labels import token_at
 from mingyue.inspection.parts import AttentionPart, Part
 from mingyue.inspection.subject import Reading, Subject
-from mingyue.words import Words
+from mingyue.words import tr
 
 MOST_CELLS_KEPT = 1 << 24
 """Weights of one part, all layers and heads together; beyond that blocks of tokens are kept."""
@@ -103,13 +103,19 @@ def check_size(part: AttentionPart, reading: Reading) -> None:
     cells = part.n_heads * n_queries * n_keys
     if cells > MOST_CELLS_OF_A_LAYER:
         raise NothingToShowError(
-            Words(
-                f"one layer of attention has {part.n_heads} × {n_queries:,} × {n_keys:,} = {cells:,} weights for "
-                f"this text, more than the limit of {MOST_CELLS_OF_A_LAYER:,}",
-                f"这段文本的一层注意力有 {part.n_heads} × {n_queries:,} × {n_keys:,} = {cells:,} 个权重，"
-                f"超过上限 {MOST_CELLS_OF_A_LAYER:,} 个",
+            tr(
+                "one layer of attention has {n_heads} × {n_queries:,} × {n_keys:,} = {cells:,} "
+                "weights for this text, more than the limit of {most_cells_of_a_layer:,}",
+                part.n_heads,
+                n_queries,
+                n_keys,
+                cells,
+                MOST_CELLS_OF_A_LAYER,
             ),
-            advice=f"Give a text of at most {math.isqrt(MOST_CELLS_OF_A_LAYER // part.n_heads):,} tokens.",
+            advice=tr(
+                "Give a text of at most {most_cells_of_a_layer:,} tokens.",
+                math.isqrt(MOST_CELLS_OF_A_LAYER // part.n_heads),
+            ),
         )
 
 

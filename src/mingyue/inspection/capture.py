@@ -12,6 +12,7 @@ from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.nn import Taps
 from mingyue.nn.taps import Edit
+from mingyue.words import tr
 
 TOLERANCE = 1e-5
 """Largest difference of a logit between the captured and the fused pass, for logits of size 1."""
@@ -41,16 +42,22 @@ def capture(
     logits_TV = subject.logits(reading, taps)
     if not bool(torch.isfinite(logits_TV).all()):
         raise GenerationError(
-            "the model's output is NaN",
-            advice="Its weights are damaged, or training had diverged when it was saved. Use an earlier checkpoint.",
+            tr("the model's output is NaN"),
+            advice=tr(
+                "Its weights are damaged, or training had diverged when it was saved. Use an earlier checkpoint."
+            ),
         )
     if not edits:
         fused_TV = subject.logits(reading)
         apart = float((fused_TV - logits_TV).abs().max()) / max(1.0, float(fused_TV.abs().max()))
         if apart > TOLERANCE:
             raise GenerationError(
-                f"the logits of explicit and fused attention differ by {apart:.1e}, more than {TOLERANCE:.0e}: "
-                "the values shown would not be those of the model in use"
+                tr(
+                    "the logits of explicit and fused attention differ by {apart:.1e}, more than "
+                    "{tolerance:.0e}: the values shown would not be those of the model in use",
+                    apart,
+                    TOLERANCE,
+                )
             )
     return Captured(reading, {name: value[0] for name, value in taps.values.items()}, logits_TV)
 
@@ -65,8 +72,13 @@ def _checked(tap: str, edit: Edit) -> Edit:
         edited = edit(value)
         if _described(edited) != _described(value):
             raise SettingsError(
-                f"the edit of {tap} got {_described(value)} and returned {_described(edited)}",
-                advice="Return a tensor of the same shape, dtype and device as the edit receives.",
+                tr(
+                    "the edit of {tap} got {described} and returned {described_2}",
+                    tap,
+                    _described(value),
+                    _described(edited),
+                ),
+                advice=tr("Return a tensor of the same shape, dtype and device as the edit receives."),
             )
         return edited
 
@@ -75,5 +87,5 @@ def _checked(tap: str, edit: Edit) -> Edit:
 
 def _described(value: object) -> str:
     if not isinstance(value, Tensor):
-        return f"no tensor ({type(value).__name__})"
-    return f"{[*value.shape]} {str(value.dtype).removeprefix('torch.')} on {value.device.type}"
+        return tr("no tensor ({kind})", type(value).__name__)
+    return tr("{value} {dtype} on {type}", [*value.shape], str(value.dtype).removeprefix("torch."), value.device.type)

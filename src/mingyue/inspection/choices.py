@@ -8,6 +8,7 @@ from mingyue.errors import GenerationError, SettingsError
 from mingyue.inspection.parts import AttentionPart, attention_part
 from mingyue.inspection.subject import Subject
 from mingyue.inspection.tokens import token_label
+from mingyue.words import tr
 
 
 def chosen_position(position: int | None, pieces: Sequence[str]) -> int:
@@ -16,8 +17,10 @@ def chosen_position(position: int | None, pieces: Sequence[str]) -> int:
         return len(pieces) - 1
     if not 0 <= position < len(pieces):
         raise SettingsError(
-            f"there is no position {position}: the text has {len(pieces)} tokens, counted from 0",
-            advice=f"Give a position from 0 to {len(pieces) - 1}.",
+            tr(
+                "there is no position {position}: the text has {n_pieces} tokens, counted from 0", position, len(pieces)
+            ),
+            advice=tr("Give a position from 0 to {n_pieces}.", len(pieces) - 1),
         )
     return position
 
@@ -42,10 +45,10 @@ def chosen_token(subject: Subject, token: str | int) -> int:
             ids = [index for index in range(vocab_size) if token_label(subject.tokenizer, index) == token] or ids
         if len(ids) != 1:
             raise GenerationError(
-                f"{token!r} is {len(ids)} tokens, not 1",
-                advice="Give the text of one token, or its label in tables; in Python also its id.",
+                tr("{token!r} is {n_ids} tokens, not 1", token, len(ids)),
+                advice=tr("Give the text of one token, or its label in tables; in Python also its id."),
             )
         token = ids[0]
     if not 0 <= token < vocab_size:
-        raise GenerationError(f"there is no token {token}: ids are 0 to {vocab_size - 1}")
+        raise GenerationError(tr("there is no token {token}: ids are 0 to {vocab_size}", token, vocab_size - 1))
     return token

@@ -23,7 +23,7 @@ from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
 from mingyue.nn import Taps
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 BEFORE, AFTER = 8, 4
 """Tokens shown around a position."""
@@ -52,7 +52,7 @@ class Surroundings:
 class ContextsView(View):
     """The K positions of a sample of text whose vectors are nearest to one vector, by cosine."""
 
-    title: ClassVar[Words] = Words("Nearest contexts", "最接近的上下文")  # pyrefly: ignore[bad-override]
+    title: ClassVar[Words] = tr("Nearest contexts")  # pyrefly: ignore[bad-override]
     position: int
     layer: int
     query: Surroundings
@@ -72,7 +72,7 @@ class ContextsView(View):
     def charts(self, language: Language = "en") -> list[Chart]:
         """The contexts one above the other, and their cosines beside those of random pairs."""
         columns = [str(offset) if offset < 1 else f"+{offset}" for offset in range(-BEFORE, AFTER + 1)]
-        rows = [(Words("this text", "这段文本").of(language), self.query, 1.0)]
+        rows = [(tr("this text").of(language), self.query, 1.0)]
         drawn_K = self.cosines_K[:MOST_DRAWN].tolist()
         rows += [
             (str(rank), one, cosine)
@@ -91,20 +91,20 @@ class ContextsView(View):
             column_labels=columns,
             low=0.0,
             high=1.0,
-            legend=Words("cosine", "余弦").of(language),
+            legend=tr("cosine").of(language),
             note=self._note(language),
         )
         low, high = self._random_range()
         bars = BarChart(
-            Words("Cosine of each context, and of random pairs", "各个上下文的余弦，以及随机配对的余弦").of(language),
+            tr("Cosine of each context, and of random pairs").of(language),
             [{"rank": str(rank), "cosine": cosine} for rank, cosine in enumerate(drawn_K, start=1)],
             x="rank",
             y="cosine",
-            x_title=Words("rank", "名次").of(language),
-            y_title=Words("cosine", "余弦").of(language),
+            x_title=tr("rank").of(language),
+            y_title=tr("cosine").of(language),
             rules=[
-                (high, Words("99% of random pairs are below", "99% 的随机配对低于此").of(language)),
-                (low, Words("median of random pairs", "随机配对的中位数").of(language)),
+                (high, tr("99% of random pairs are below").of(language)),
+                (low, tr("median of random pairs").of(language)),
             ],
         )
         return [grid, bars]
@@ -112,8 +112,8 @@ class ContextsView(View):
     def tables(self, language: Language = "en") -> list[TextTable]:
         """A row for each context, the nearest first."""
         names = [
-            Words("rank", "名次"), Words("cosine", "余弦"), Words("before", "之前"), Words("token", "token"),
-            Words("after", "之后"),
+            tr("rank"), tr("cosine"), tr("before"), tr("token"),
+            tr("after"),
         ]  # fmt: skip
         columns = [name.of(language) for name in names]
         found = [("", "", self.query)]
@@ -145,25 +145,24 @@ class ContextsView(View):
 
     def _heading(self, language: Language) -> str:
         layer = layer_label(self.layer, language)
-        return Words(
-            f'Contexts nearest to position {self.position}, "{self.query.token}", after {layer}',
-            f"与位置 {self.position}“{self.query.token}”最接近的上下文，{layer}之后",
+        return tr(
+            'Contexts nearest to position {position}, "{token}", after {layer}', self.position, self.query.token, layer
         ).of(language)
 
     def _note(self, language: Language) -> str:
         median, high = self._random_range()
-        english = (
-            f"{self.n_positions:,} positions of {self.text.en} ({self.total:,} tokens) were compared; contexts of the "
-            f"same tokens are listed once. Random pairs have a median cosine of {median:.2f}, 99% of them are below "
-            f"{high:.2f}; this vector has {self.mean:.2f} to all positions on average. Compare with these: in many "
-            "models all vectors are similar."
-        )
-        chinese = (
-            f"比较了{self.text.zh}（{self.total:,} 个 token）中的 {self.n_positions:,} 个位置；相同的上下文只列一次。"
-            f"随机配对的余弦中位数为 {median:.2f}，99% 低于 {high:.2f}；这个向量与所有位置平均为 {self.mean:.2f}。"
-            "请与这些数比较：许多模型的所有向量都相似。"
-        )
-        return Words(english, chinese).of(language)
+        return tr(
+            "{n_positions:,} positions of {text} ({total:,} tokens) were compared; contexts of the "
+            "same tokens are listed once. Random pairs have a median cosine of {median:.2f}, 99% "
+            "of them are below {high:.2f}; this vector has {mean:.2f} to all positions on "
+            "average. Compare with these: in many models all vectors are similar.",
+            self.n_positions,
+            self.text,
+            self.total,
+            median,
+            high,
+            self.mean,
+        ).of(language)
 
 
 def _joined(labels: Sequence[str]) -> str:
@@ -196,8 +195,8 @@ def contexts_view(
     chosen = n_layers - 1 if layer is None else layer
     if not 0 <= chosen < n_layers:
         raise SettingsError(
-            f"there is no layer {chosen}: the model has {n_layers} layers here, counted from 0",
-            advice=f"Give a layer from 0 to {n_layers - 1}.",
+            tr("there is no layer {chosen}: the model has {n_layers} layers here, counted from 0", chosen, n_layers),
+            advice=tr("Give a layer from 0 to {n_layers}.", n_layers - 1),
         )
     sample = inspected.training_sample(tokens, seed, corpus)
     query_ids = reading.source_ids_S if subject.of_pairs else reading.ids_T
@@ -205,9 +204,7 @@ def contexts_view(
     query_M = _unit(_vectors(subject, [query_ids.cpu().numpy()], chosen)[0][here])
     cosines_N, where_N2, random_P = _compare(subject, sample, chosen, query_M, seed=seed, progress=progress)
     if len(cosines_N) < 2:
-        raise NothingToShowError(
-            Words("the training text that was read has fewer than 2 tokens", "读到的训练文本不足 2 个 token")
-        )
+        raise NothingToShowError(tr("the training text that was read has fewer than 2 tokens"))
     nearest = dict[Surroundings, float]()
     for number in np.argsort(-cosines_N, kind="stable"):
         row, column = where_N2[number]

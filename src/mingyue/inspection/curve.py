@@ -16,44 +16,40 @@ from mingyue.inspection.view import View
 from mingyue.paths import path_of
 from mingyue.training import RunFolder
 from mingyue.training.curves import RunCurves
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 _MOST_ROWS = 20
 _SHORT = 120.0  # seconds of a run whose time is shown in seconds
 _BAR = 20
-_TRAIN, _HELD_OUT = Words("training", "训练"), Words("held out", "留出")
-_LOSS = Words("nats per token", "nat / token")
+_TRAIN, _HELD_OUT = tr("training"), tr("held out")
+_LOSS = tr("nats per token")
 
 
 @dataclass(frozen=True, eq=False)
 class CurveView(View):
     """The curves of one or more runs, in the same pictures."""
 
-    title = Words("Training curves", "训练曲线")
+    title = tr("Training curves")
 
     runs: tuple[RunCurves, ...]
 
     def charts(self, language: Language = "en") -> list[Chart]:
         """The losses by steps, time and (of several runs) tokens; learning rates and speed by steps."""
-        steps, tokens = Words("step", "步数"), Words("tokens", "token 数")
+        steps, tokens = tr("step"), tr("tokens")
         short = max(run.shown.seconds_N[-1:] or (0.0,) for run in self.runs)[0] < _SHORT
-        time = Words("seconds", "秒") if short else Words("minutes", "分钟")
+        time = tr("seconds") if short else tr("minutes")
         loss = [("training_loss", _TRAIN), ("heldout_loss", _HELD_OUT)]
-        rates = [("learning_rate", Words("AdamW", "AdamW")), ("muon_learning_rate", Words("Muon", "Muon"))]
+        rates = [("learning_rate", tr("AdamW")), ("muon_learning_rate", tr("Muon"))]
         found = [
-            self._chart(Words("Loss by step", "各步的损失"), loss, steps, _LOSS, language),
-            self._chart(Words("Loss by time", "损失与时间"), loss, time, _LOSS, language),
+            self._chart(tr("Loss by step"), loss, steps, _LOSS, language),
+            self._chart(tr("Loss by time"), loss, time, _LOSS, language),
         ]
         if len(self.runs) > 1:
-            found.append(
-                self._chart(Words("Loss by tokens seen", "损失与所见 token 数"), loss, tokens, _LOSS, language)
-            )
-        rate = Words("learning rate", "学习率")
-        found.append(self._chart(Words("Learning rates", "学习率"), rates, steps, rate, language))
-        speed = Words("tokens per second", "token / 秒")
-        found.append(
-            self._chart(Words("Speed", "速度"), [("tokens_per_second", Words("", ""))], steps, speed, language)
-        )
+            found.append(self._chart(tr("Loss by tokens seen"), loss, tokens, _LOSS, language))
+        rate = tr("learning rate")
+        found.append(self._chart(tr("Learning rates"), rates, steps, rate, language))
+        speed = tr("tokens per second")
+        found.append(self._chart(tr("Speed"), [("tokens_per_second", Words("", ""))], steps, speed, language))
         return [chart for chart in found if chart is not None]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
@@ -96,12 +92,12 @@ class CurveView(View):
 
     def _summary(self, language: Language) -> TextTable:
         columns = [
-            Words("run", "训练").of(language),
-            Words("steps", "步数").of(language),
-            Words("time", "时间").of(language),
-            Words("training loss", "训练损失").of(language),
-            Words("best held-out loss", "最低留出损失").of(language),
-            Words("tokens/s", "token / 秒").of(language),
+            tr("run").of(language),
+            tr("steps").of(language),
+            tr("time").of(language),
+            tr("training loss").of(language),
+            tr("best held-out loss").of(language),
+            tr("tokens/s").of(language),
             "",
         ]
         rows = [
@@ -116,7 +112,7 @@ class CurveView(View):
             ]
             for run in self.runs
         ]
-        note = Words("One run alone is shown in full.", "只给一次训练时会显示全部细节。").of(language)
+        note = tr("One run alone is shown in full.").of(language)
         return TextTable(self.title.of(language), columns, rows, right=columns[1:6], note=note, spared=columns[5:6])
 
 
@@ -126,12 +122,14 @@ def curve_view(runs: Sequence[str | Path]) -> CurveView:
     Raises `SettingsError` for a folder without the log of a run, and `NothingToShowError` for logs without any loss.
     """
     if not runs:
-        raise SettingsError("there is no run to draw", advice="Give the folder of a run (runs/poems), or of several.")
+        raise SettingsError(
+            tr("there is no run to draw"), advice=tr("Give the folder of a run (runs/poems), or of several.")
+        )
     found = [RunCurves.read(name, _metrics(folder)) for name, folder in zip(_names(runs), runs, strict=True)]
     if not any(run.shown.values_N for run in found):
         raise NothingToShowError(
-            Words("the log has no losses yet", "日志里还没有损失"),
-            advice="Wait for the first lines: a run logs its loss some ten times between two evaluations.",
+            tr("the log has no losses yet"),
+            advice=tr("Wait for the first lines: a run logs its loss some ten times between two evaluations."),
         )
     return CurveView(tuple(found))
 
@@ -151,8 +149,11 @@ def _metrics(folder: str | Path) -> Path:
     path = path_of(folder)
     if (log := _find_log(path)) is not None:
         return log
-    what = "holds no run with a log" if path.exists() else "does not exist"
-    raise SettingsError(f"{folder} {what}: there is no metrics.jsonl", advice="Give the folder of a run (runs/poems).")
+    what = tr("holds no run with a log") if path.exists() else tr("does not exist")
+    raise SettingsError(
+        tr("{folder} {what}: there is no metrics.jsonl", folder, what),
+        advice=tr("Give the folder of a run (runs/poems)."),
+    )
 
 
 def _names(runs: Sequence[str | Path]) -> list[str]:
@@ -175,13 +176,13 @@ def _table(run: RunCurves, language: Language) -> TextTable:
     )
     lowest, highest = min(shown.values_N, default=0.0), max(shown.values_N, default=0.0)
     columns = [
-        Words("step", "步数").of(language),
-        Words("time", "时间").of(language),
-        Words("training loss", "训练损失").of(language),
-        Words("held-out loss", "留出损失").of(language),
+        tr("step").of(language),
+        tr("time").of(language),
+        tr("training loss").of(language),
+        tr("held-out loss").of(language),
         "",
-        Words("learning rate", "学习率").of(language),
-        Words("tokens/s", "token / 秒").of(language),
+        tr("learning rate").of(language),
+        tr("tokens/s").of(language),
     ]
     has_heldout = bool(run.heldout_loss.values_N)
     rows = [
@@ -205,28 +206,26 @@ def _note(run: RunCurves, language: Language) -> str:
     if run.shown.values_N:
         best = min(run.shown.values_N)
         step = run.shown.steps_N[run.shown.values_N.index(best)]
-        name = Words("held-out loss", "留出损失") if run.heldout_loss.values_N else Words("training loss", "训练损失")
-        notes.append(
-            Words(f"Lowest {name.en}: {best:.3f} at step {step:,}.", f"最低{name.zh}：{best:.3f}，在第 {step:,} 步。")
-        )
+        name = tr("held-out loss") if run.heldout_loss.values_N else tr("training loss")
+        notes.append(tr("Lowest {name}: {best:.3f} at step {step:,}.", name, best, step))
     else:
-        notes.append(Words("The log has no losses yet.", "日志里还没有损失。"))
+        notes.append(tr("The log has no losses yet."))
     if run.resumed:
         steps = ", ".join(f"{step:,}" for step in run.resumed)
-        notes.append(Words(f"Resumed from step {steps}.", f"从第 {steps} 步继续过。"))
+        notes.append(tr("Resumed from step {steps}.", steps))
     if run.reason is None:
-        notes.append(Words("The run has not ended.", "训练还没有结束。"))
+        notes.append(tr("The run has not ended."))
     elif run.reason == "failed":
-        notes.append(Words("The run ended with an error.", "训练因错误而结束。"))
+        notes.append(tr("The run ended with an error."))
     elif run.reason == "stopped":
-        notes.append(Words("The run was stopped.", "训练被中止。"))
+        notes.append(tr("The run was stopped."))
     return ("" if language == "zh" else " ").join(note.of(language) for note in notes)
 
 
 def _time(seconds: float, language: Language) -> str:
     if seconds < 100:
-        return Words(f"{seconds:.0f} s", f"{seconds:.0f} 秒").of(language)
-    return Words(f"{seconds / 60:.1f} min", f"{seconds / 60:.1f} 分钟").of(language)
+        return tr("{seconds:.0f} s", seconds).of(language)
+    return tr("{seconds:.1f} min", seconds / 60).of(language)
 
 
 COMMAND = Command(curve_view, options=(), texts="runs")

@@ -18,26 +18,25 @@ from mingyue.inspection.labels import decimals, head_label, layer_label, percent
 from mingyue.inspection.parts import PART_NAMES
 from mingyue.inspection.taps import tap_label
 from mingyue.inspection.view import View
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 MOST_BYTES = 6 << 20
 """Cells of all maps on a page; of a longer film evenly spaced frames are shown."""
 _MOST_PRINTED = 40
 _MOST_ROWS, _MOST_POSITIONS = 42, 32  # of the predictions in an image
-_PREDICTIONS = Words("What each layer would predict next", "每一层对下一个 token 的预测")
-_ABOUT_TOKENS = Words("Rows: step and layer. Columns: the token just read.", "行：步数和层。列：刚读到的 token。")
-_ABOUT_TRANSLATIONS = Words(
-    "Rows: step and layer. Columns: positions of the translation, which differs from step to step.",
-    "行：步数和层。列：译文的位置；各步的译文不同。",
+_PREDICTIONS = tr("What each layer would predict next")
+_ABOUT_TOKENS = tr("Rows: step and layer. Columns: the token just read.")
+_ABOUT_TRANSLATIONS = tr(
+    "Rows: step and layer. Columns: positions of the translation, which differs from step to step."
 )
-_ACTUAL = Words("actual next token", "实际的下一个 token")
+_ACTUAL = tr("actual next token")
 
 
 @dataclass(frozen=True, eq=False)
 class FilmView(View):
     """N frames in the order of steps."""
 
-    title = Words("Training step by step", "逐步看训练")
+    title = tr("Training step by step")
 
     frames: tuple[Frame, ...]
     heldout_loss_N: tuple[float, ...]
@@ -66,16 +65,12 @@ class FilmView(View):
     def tables(self, language: Language = "en") -> list[TextTable]:
         """A line for each frame."""
         columns = [
-            Words("step", "步数").of(language),
-            Words("held-out loss", "留出损失").of(language),
-            Words("loss of the text", "这段文本的损失").of(language),
+            tr("step").of(language),
+            tr("held-out loss").of(language),
+            tr("loss of the text").of(language),
         ]
         of_pairs = self.frames[0].source is not None
-        columns.append(
-            Words("its translation", "译文").of(language)
-            if of_pairs
-            else Words("most likely next token", "最可能的下一个 token").of(language)
-        )
+        columns.append(tr("its translation").of(language) if of_pairs else tr("most likely next token").of(language))
         chosen = _spread(len(self.frames), _MOST_PRINTED)
         rows = []
         for number in chosen:
@@ -129,19 +124,17 @@ class FilmView(View):
             column_titles=[[head_label(n, language) for n in range(part.bytes_LHTS.shape[1])] for part in first.parts],
             word_title=_PREDICTIONS.of(language),
             word_rows=[_ACTUAL.of(language), *(tap_label(tap, language) for tap in first.places_L)],
-            averaged=Words("Each map is the mean over all heads of a layer.", "每张图是一层所有头的平均。").of(
-                language
-            ),
+            averaged=tr("Each map is the mean over all heads of a layer.").of(language),
             note=self._note(language, len(chosen)),
         )
 
     def _scene(self, number: int, language: Language) -> FilmStep:
         frame, heldout = self.frames[number], self.heldout_loss_N[number]
-        label = [Words(f"step {frame.step:,}", f"第 {frame.step:,} 步").of(language)]
+        label = [tr("step {step:,}", frame.step).of(language)]
         if np.isfinite(heldout):
-            label.append(Words(f"held-out loss {heldout:.3f}", f"留出损失 {heldout:.3f}").of(language))
+            label.append(tr("held-out loss {heldout:.3f}", heldout).of(language))
         if np.isfinite(frame.loss):
-            label.append(Words(f"loss of this text {frame.loss:.3f}", f"这段文本的损失 {frame.loss:.3f}").of(language))
+            label.append(tr("loss of this text {loss:.3f}", frame.loss).of(language))
         actual = [TextMark(piece) for piece in frame.truth_pieces_T]
         words = [actual, *(_words(frame, layer, language) for layer in range(len(frame.places_L)))]
         maps = [StepMaps(part.bytes_LHTS, part.rows, part.columns) for part in frame.parts]
@@ -169,11 +162,8 @@ class FilmView(View):
         note = _ABOUT_TRANSLATIONS if of_pairs else _ABOUT_TOKENS
         more = Words("", "")
         if n_all > _MOST_POSITIONS:
-            kind = Words("first", "开头") if of_pairs else Words("last", "最后")
-            more = Words(
-                f" The {kind.en} {_MOST_POSITIONS} of {n_all} positions.",
-                f"共 {n_all} 个位置，这里是{kind.zh} {_MOST_POSITIONS} 个。",
-            )
+            kind = tr("first") if of_pairs else tr("last")
+            more = tr(" The {kind} {most_positions} of {n_all} positions.", kind, _MOST_POSITIONS, n_all)
         return WordGrid(
             _PREDICTIONS.of(language),
             cells,
@@ -181,12 +171,12 @@ class FilmView(View):
             column_labels=(list(map(str, range(n_all))) if of_pairs else list(first.pieces_T))[kept],
             low=0.0,
             high=1.0,
-            legend=Words("probability of that token", "该 token 的概率").of(language),
+            legend=tr("probability of that token").of(language),
             note=note.of(language) + more.of(language),
         )
 
     def _losses(self, language: Language) -> list[Chart]:
-        text, heldout = Words("this text", "这段文本"), Words("held-out text", "留出文本")
+        text, heldout = tr("this text"), tr("held-out text")
         rows = [
             {"step": step, "loss": value, "of": name.of(language)}
             for name, values in ((text, self.loss_N), (heldout, self.heldout_loss_N))
@@ -195,32 +185,23 @@ class FilmView(View):
         ]
         if len({row["step"] for row in rows}) < 2:
             return []
-        title = Words("Loss by step", "各步的损失").of(language)
-        x, y = Words("step", "步数").of(language), Words("nats per token", "nat / token").of(language)
+        title = tr("Loss by step").of(language)
+        x, y = tr("step").of(language), tr("nats per token").of(language)
         return [LineChart(title, rows, x="step", y="loss", series="of", x_title=x, y_title=y)]
 
     def _note(self, language: Language, n_shown: int) -> str:
         notes = []
         if n_shown < len(self.frames):
-            notes.append(
-                Words(f"{n_shown} of {len(self.frames)} frames.", f"共 {len(self.frames)} 帧，这里是 {n_shown} 帧。")
-            )
+            notes.append(tr("{n_shown} of {n_frames} frames.", n_shown, len(self.frames)))
         if any(max(part.tokens) > SIDE for frame in self.frames for part in frame.parts):
             notes.append(
-                Words(
-                    f"Maps have at most {SIDE} × {SIDE} blocks of tokens: mean over queries, sum over keys.",
-                    f"每张图最多 {SIDE} × {SIDE} 个 token 块：对查询取平均，对键求和。",
-                )
+                tr("Maps have at most {side} × {side} blocks of tokens: mean over queries, sum over keys.", SIDE)
             )
         if self.frames[0].source is not None:
-            notes.append(
-                Words(
-                    "The target is the model's own greedy translation at each step.", "译文是模型在各步自己的贪心翻译。"
-                )
-            )
+            notes.append(tr("The target is the model's own greedy translation at each step."))
         if self.left_out:
             names = ", ".join(self.left_out)
-            notes.append(Words(f"Could not be read: {names}.", f"无法读取：{names}。"))
+            notes.append(tr("Could not be read: {names}.", names))
         return (" " if language == "en" else "").join(note.of(language) for note in notes)
 
 
@@ -232,12 +213,12 @@ def film_view(
     Raises `SettingsError` if there is no frame, and for frames of different texts or models.
     """
     if not frames:
-        raise SettingsError("there is no frame to show")
+        raise SettingsError(tr("there is no frame to show"))
     frames = sorted(frames, key=lambda frame: frame.step)
     if len({frame.watched for frame in frames}) > 1:
-        raise SettingsError("the frames are of different texts")
+        raise SettingsError(tr("the frames are of different texts"))
     if len({(frame.places_L, *(part.bytes_LHTS.shape[:2] for part in frame.parts)) for frame in frames}) > 1:
-        raise SettingsError("the frames are of different models: their layers or heads differ")
+        raise SettingsError(tr("the frames are of different models: their layers or heads differ"))
     losses = tuple((heldout_loss or {}).get(frame.step, float("nan")) for frame in frames)
     return FilmView(tuple(frames), losses, tuple(left_out))
 
@@ -250,7 +231,7 @@ def _words(frame: Frame, layer: int, language: Language) -> list[TextMark]:
 
 def _word(read: str, language: Language, words_K: Sequence[str], values_K: Sequence[float]) -> TextMark:
     """The most likely token; the others on hover, after the token that was read."""
-    lines = [Words(f"after {read}", f"读到 {read} 之后").of(language)]
+    lines = [tr("after {read}", read).of(language)]
     lines += [f"{word}  {percent(value)}" for word, value in zip(words_K, values_K, strict=True)]
     return TextMark(words_K[0], values_K[0], lines)
 

@@ -28,6 +28,7 @@ from mingyue.inspection.subject import Reading, Subject
 from mingyue.parsing import as_object, parse_json
 from mingyue.paths import utf8_name
 from mingyue.training.storage import disk_errors
+from mingyue.words import tr
 
 FORMAT = 1
 SIDE = 64
@@ -177,7 +178,7 @@ def write_frame(folder: Path, frame: Frame) -> Path:
         metadata={_HEADER: json.dumps(header, ensure_ascii=False)},
     )
     path = frame_path(folder, frame.step)
-    with disk_errors("a frame of the film", path):
+    with disk_errors(tr("a frame of the film"), path):
         folder.mkdir(exist_ok=True)
         write_bytes_atomically(path, content)
     return path

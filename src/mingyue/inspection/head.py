@@ -22,7 +22,7 @@ from mingyue.inspection.labels import decimals
 from mingyue.inspection.parts import PART_NAMES, Part
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 TOLERANCE = 1e-5
 """Largest difference between the steps and the head's recorded output, for outputs of size 1."""
@@ -30,9 +30,9 @@ MOST_TOKENS_AS_NUMBERS = 8
 """For longer texts only the row of one query is printed."""
 _COMPONENTS = 6  # of a vector, in a printed table
 _KEYS_LISTED = 16
-_PRODUCTS = Words("1. Products q · k", "1. 点积 q · k")
-_SOFTMAX = Words("4. Softmax: the weights", "4. softmax：权重")
-_OUTPUT = Words("5. Weights · V: the output", "5. 权重 · V：输出")
+_PRODUCTS = tr("1. Products q · k")
+_SOFTMAX = tr("4. Softmax: the weights")
+_OUTPUT = tr("5. Weights · V: the output")
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 class HeadView(View):
     """softmax(Q Kᵀ / √d_k + mask) V of one head, each step as a matrix."""
 
-    title: ClassVar[Words] = Words("One attention head, step by step", "一个注意力头，逐步计算")  # pyrefly: ignore[bad-override]
+    title: ClassVar[Words] = tr("One attention head, step by step")  # pyrefly: ignore[bad-override]
     part: Part
     layer: int
     head: int
@@ -72,22 +72,22 @@ class HeadView(View):
 
     def charts(self, language: Language = "en") -> list[Chart]:
         """Matrices in the order of the equation."""
-        where = self._where(language)
+        where = self._where().of(language)
         components = [str(number) for number in range(self.query_TD.shape[1])]
-        token = (Words("query token", "查询 token").of(language), Words("key token", "键 token").of(language))
-        component = Words("component", "分量").of(language)
+        token = (tr("query token").of(language), tr("key token").of(language))
+        component = tr("component").of(language)
         queries, keys, vectors = (self.query_pieces, token[0]), (self.key_pieces, token[1]), (components, component)
         # Each scale belongs to what is compared: queries with keys, values with the output.
         scale_qk, scale_v = _largest(self.query_TD, self.key_SD), _largest(self.value_SD, self.output_TD)
         mask_TS = self.allowed_TS.astype(np.float64)
         steps: list[tuple[Words, Floats, tuple[Sequence[str], str], tuple[Sequence[str], str], float | None]] = [
-            (Words("Q, the queries", "Q，查询"), self.query_TD, queries, vectors, scale_qk),
-            (Words("K, the keys", "K，键"), self.key_SD, keys, vectors, scale_qk),
+            (tr("Q, the queries"), self.query_TD, queries, vectors, scale_qk),
+            (tr("K, the keys"), self.key_SD, keys, vectors, scale_qk),
             (_PRODUCTS, self.products_TS, queries, keys, _largest(self.products_TS)),
             (_scaled(self.query_TD.shape[1]), self.scores_TS, queries, keys, _largest(self.scores_TS)),
-            (Words("3. Mask: 1 = may attend", "3. 掩码：1 = 可以注意"), mask_TS, queries, keys, None),
+            (tr("3. Mask: 1 = may attend"), mask_TS, queries, keys, None),
             (_SOFTMAX, self.weights_TS, queries, keys, None),
-            (Words("V, the values", "V，值"), self.value_SD, keys, vectors, scale_v),
+            (tr("V, the values"), self.value_SD, keys, vectors, scale_v),
             (_OUTPUT, self.output_TD, queries, vectors, scale_v),
         ]
         return [
@@ -122,13 +122,13 @@ class HeadView(View):
             return _matrix(title.of(language), queries, keys, values)
 
         return [
-            vectors(Words("Q, the queries", "Q，查询"), queries, self.query_TD),
-            vectors(Words("K, the keys", "K，键"), keys, self.key_SD),
+            vectors(tr("Q, the queries"), queries, self.query_TD),
+            vectors(tr("K, the keys"), keys, self.key_SD),
             matrix(_PRODUCTS, self.products_TS),
             matrix(_scaled(self.query_TD.shape[1]), self.scores_TS),
-            matrix(Words("3. Masked: −∞ where it may not attend", "3. 掩码：不可注意处为 −∞"), masked_TS),
+            matrix(tr("3. Masked: −∞ where it may not attend"), masked_TS),
             matrix(_SOFTMAX, self.weights_TS),
-            vectors(Words("V, the values", "V，值"), keys, self.value_SD),
+            vectors(tr("V, the values"), keys, self.value_SD),
             vectors(_OUTPUT, queries, self.output_TD),
             row,
         ]
@@ -139,30 +139,23 @@ class HeadView(View):
         arrays = ("query_TD", "key_SD", "value_SD", "products_TS", "scores_TS", "allowed_TS", "weights_TS", "output_TD")
         return {name: getattr(self, name) for name in plain} | {name: to_lists(getattr(self, name)) for name in arrays}
 
-    def _where(self, language: Language) -> str:
+    def _where(self) -> Words:
         name = PART_NAMES[self.part]
-        return Words(
-            f"{name.en}, layer {self.layer}, head {self.head}", f"{name.zh}，第 {self.layer} 层，头 {self.head}"
-        ).of(language)
+        return tr("{name}, layer {layer}, head {head}", name, self.layer, self.head)
 
     def _note(self, language: Language) -> str:
         apart = float(np.abs(self.output_TD - self.recorded_TD).max())
         said = [
-            Words(
-                "Q and K as they enter the dot product, after QK-norm and rotation where the model has them.",
-                "Q 和 K 是进入点积时的值；模型若有 QK-norm 和旋转，则在其后。",
-            ),
-            Words(
-                f"The last step equals the output that the model computed (largest difference {apart:.0e}).",
-                f"最后一步与模型算出的输出一致（最大相差 {apart:.0e}）。",
-            ),
+            tr("Q and K as they enter the dot product, after QK-norm and rotation where the model has them."),
+            tr("The last step equals the output that the model computed (largest difference {apart:.0e}).", apart),
         ]
         if self.n_sharing > 1:
             said.insert(
                 1,
-                Words(
-                    f"K and V are those of key-value head {self.kv_head}, which {self.n_sharing} heads share.",
-                    f"K 和 V 属于键值头 {self.kv_head}，由 {self.n_sharing} 个头共用。",
+                tr(
+                    "K and V are those of key-value head {kv_head}, which {n_sharing} heads share.",
+                    self.kv_head,
+                    self.n_sharing,
                 ),
             )
         return ("" if language == "zh" else " ").join(one.of(language) for one in said)
@@ -173,9 +166,9 @@ class HeadView(View):
         shown = min(_COMPONENTS, d_head)
         keys = np.argsort(-self.weights_TS[t], kind="stable")[:_KEYS_LISTED]
         names = [
-            Words("position", "位置"), Words("key token", "键 token"), Words("q·k", "q·k"),
-            Words(f"/ √{d_head}", f"/ √{d_head}"), Words("masked", "掩码后"), Words("softmax", "softmax"),
-            *(Words(f"v[{number}]", f"v[{number}]") for number in range(shown)),
+            tr("position"), tr("key token"), tr("q·k"),
+            tr("/ √{d_head}", d_head), tr("masked"), tr("softmax"),
+            *(tr("v[{number}]", number) for number in range(shown)),
         ]  # fmt: skip
         columns = [name.of(language) for name in names]
         rows = [
@@ -186,18 +179,21 @@ class HeadView(View):
             ]
             for s in sorted(int(key) for key in keys)
         ]  # fmt: skip
-        total = Words("sum of weight · v", "权重 · v 之和").of(language)
+        total = tr("sum of weight · v").of(language)
         rows.append(["", total, "", "", "", _number(1.0), *map(_number, self.output_TD[t, :shown])])
-        title = Words(
-            f'{self._where("en")}: the query at position {t}, "{self.query_pieces[t]}"',
-            f"{self._where('zh')}：位置 {t} 的查询“{self.query_pieces[t]}”",
+        title = tr(
+            '{where}: the query at position {t}, "{query_pieces}"',
+            self._where(),
+            t,
+            self.query_pieces[t],
         )
         notes = [self._note(language)]
         if len(keys) < len(self.key_pieces):
             notes.append(
-                Words(
-                    f"The {len(keys)} keys with the largest weights, of {len(self.key_pieces):,}; the sum is over all.",
-                    f"共 {len(self.key_pieces):,} 个键，这里是权重最大的 {len(keys)} 个；和是对全部键求的。",
+                tr(
+                    "The {n_keys} keys with the largest weights, of {n_key_pieces:,}; the sum is over all.",
+                    len(keys),
+                    len(self.key_pieces),
                 ).of(language)
             )
         if shown < d_head:
@@ -212,11 +208,11 @@ def _largest(*values: Floats) -> float:
 
 
 def _scaled(d_head: int) -> Words:
-    return Words(f"2. Scores: q · k / √{d_head}", f"2. 分数：q · k / √{d_head}")
+    return tr("2. Scores: q · k / √{d_head}", d_head)
 
 
 def _first_components(shown: int, d_head: int) -> Words:
-    return Words(f"The first {shown} of {d_head} components.", f"共 {d_head} 个分量，这里是前 {shown} 个。")
+    return tr("The first {shown} of {d_head} components.", shown, d_head)
 
 
 def _number(value: float) -> str:
@@ -275,8 +271,12 @@ def head_view(
     apart = float((output_TD - recorded_TD).abs().max()) / max(1.0, float(recorded_TD.abs().max()))
     if apart > TOLERANCE:
         raise GenerationError(
-            f"the steps give an output of the head that differs from the model's by {apart:.1e}, "
-            f"more than {TOLERANCE:.0e}: the numbers would not be those of the model in use"
+            tr(
+                "the steps give an output of the head that differs from the model's by {apart:.1e}, "
+                "more than {tolerance:.0e}: the numbers would not be those of the model in use",
+                apart,
+                TOLERANCE,
+            )
         )
     return HeadView(
         part=kind.name,

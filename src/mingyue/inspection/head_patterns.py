@@ -23,7 +23,7 @@ from mingyue.inspection.subject import Subject
 from mingyue.nn import Taps
 from mingyue.text import Tokenizer
 from mingyue.text.spec import FIRST_LEARNED
-from mingyue.words import Words
+from mingyue.words import Words, tr
 
 Pattern = Literal[
     "previous", "next", "itself", "earlier", "other", "first", "end", "induction", "diagonal", "mixed",
@@ -35,17 +35,17 @@ BACK: Mapping[Pattern, int] = {
 """Fixed distances: heads learn them where lines have a fixed length, as in verse."""
 
 PATTERN_NAMES: Mapping[Pattern, Words] = {
-    "previous": Words("previous token", "前一个 token"),
-    "next": Words("next token", "后一个 token"),
-    "itself": Words("same token: itself", "同一 token：自身"),
-    "earlier": Words("same token: its earlier occurrence", "同一 token：先前那次出现"),
-    "other": Words("same token: its other occurrence", "同一 token：另一次出现"),
-    "first": Words("first token", "首 token"),
-    "end": Words("EOS token", "EOS token"),
-    "induction": Words("induction: what followed the earlier occurrence", "归纳：先前那次出现之后的 token"),
-    "diagonal": Words("alignment: the corresponding position of the source", "对齐：源文的对应位置"),
-    "mixed": Words("mixed", "混合"),
-    **{name: Words(f"{steps} tokens back", f"前面第 {steps} 个 token") for name, steps in BACK.items()},
+    "previous": tr("previous token"),
+    "next": tr("next token"),
+    "itself": tr("same token: itself"),
+    "earlier": tr("same token: its earlier occurrence"),
+    "other": tr("same token: its other occurrence"),
+    "first": tr("first token"),
+    "end": tr("EOS token"),
+    "induction": tr("induction: what followed the earlier occurrence"),
+    "diagonal": tr("alignment: the corresponding position of the source"),
+    "mixed": tr("mixed"),
+    **{name: tr("{steps} tokens back", steps) for name, steps in BACK.items()},
 }
 
 EARNED = 0.4
@@ -100,9 +100,16 @@ def random_probe(subject: Subject, seed: int, rows: int = PROBE_ROWS) -> Probe:
     period = min(MOST_RANDOM_TOKENS, (config.context - 1) // 2, window - 1, *map(len, tables))
     if period < _FEWEST_RANDOM_TOKENS:
         raise GenerationError(
-            f"this model is too small for probe texts: its context of {config.context} tokens (window {window}) and "
-            f"its {min(map(len, tables))} tokens of text allow a repeated sequence of {max(period, 0)}; "
-            f"at least {_FEWEST_RANDOM_TOKENS} are needed"
+            tr(
+                "this model is too small for probe texts: its context of {context} tokens (window "
+                "{window}) and its {tables} tokens of text allow a repeated sequence of {period}; at "
+                "least {fewest_random_tokens} are needed",
+                config.context,
+                window,
+                min(map(len, tables)),
+                max(period, 0),
+                _FEWEST_RANDOM_TOKENS,
+            )
         )
     generator = torch.Generator().manual_seed(seed)
     twice_BT, *sources = (_twice(table, period, generator, rows).to(subject.device) for table in tables)

@@ -16,7 +16,7 @@ from mingyue.inspection.head_tables import FEWEST_TOKENS, Measured, heads_table,
 from mingyue.inspection.parts import Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 MOST_RANDOM_ROWS = 64
 """Random sequences on which the loss is measured, at most: as many as `FEWEST_TOKENS` take."""
@@ -29,7 +29,7 @@ MOST_TOKENS = 1024
 class HeadsView(View):
     """The label of each head with its score, and the loss without the head."""
 
-    title: ClassVar[Words] = Words("Attention heads", "注意力头")  # pyrefly: ignore[bad-override]
+    title: ClassVar[Words] = tr("Attention heads")  # pyrefly: ignore[bad-override]
     parts: tuple[PartHeads, ...]
     measured: Measured
     """The loss of the whole model, and what it was measured on."""
@@ -144,29 +144,21 @@ def _random_rows(subject: Subject, seed: int) -> Probe:
 
 def _measured_on(texts: Sequence[Probe], left_out: int, *, given: bool, of_pairs: bool) -> Words:
     count = sum(probe.targets_BT.numel() for probe in texts)
-    kind = Words("pairs" if of_pairs else "texts", "对文本" if of_pairs else "篇文本")
+    kind = tr("pairs of texts") if of_pairs else tr("texts")
     if given:
-        more = Words(f" ({left_out} more left out)", f"（另有 {left_out} 篇未用）") if left_out else Words("", "")
-        return Words(
-            f"Measured on the given {kind.en} ({len(texts)}), {count:,} tokens{more.en}.",
-            f"在给定的 {len(texts)} {kind.zh}上测得，共 {count:,} 个 token{more.zh}。",
-        )
+        more = tr(" ({left_out} more left out)", left_out) if left_out else Words("", "")
+        return tr("Measured on the given {kind} ({n_texts}), {count:,} tokens{more}.", kind, len(texts), count, more)
     if texts:
-        return Words(
-            f"Measured on held-out {kind.en} of the run ({len(texts)}), {count:,} tokens.",
-            f"在该次训练的 {len(texts)} {kind.zh}（留出部分）上测得，共 {count:,} 个 token。",
-        )
+        return tr("Measured on held-out {kind} of the run ({n_texts}), {count:,} tokens.", kind, len(texts), count)
     if of_pairs:
-        return Words(
-            "No pair of texts was given, and the run with its held-out pairs is not at hand: the loss was not "
-            "measured, and cross-attention is labelled on random tokens.",
-            "没有给出文本对，也找不到该次训练的留出部分：没有测损失，交叉注意力在随机 token 上标注。",
+        return tr(
+            "No pair of texts was given, and the run with its held-out pairs is not at hand: the "
+            "loss was not measured, and cross-attention is labelled on random tokens."
         )
-    return Words(
-        "Measured on repetitions of random sequences, since no text was given and the run with its held-out text is "
-        "not at hand: this shows what matters for copying. Give texts to measure the loss on them.",
-        "没有给出文本，也找不到该次训练的留出部分，所以在随机 token 序列的第二遍上测得：它显示的是对复制的作用。"
-        "给出文本即可测该文本的损失。",
+    return tr(
+        "Measured on repetitions of random sequences, since no text was given and the run "
+        "with its held-out text is not at hand: this shows what matters for copying. Give "
+        "texts to measure the loss on them."
     )
 
 

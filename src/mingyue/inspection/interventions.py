@@ -45,6 +45,7 @@ from mingyue.inspection.patching import PatchingView, patching
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.taps import check_taps
 from mingyue.nn.taps import Edit
+from mingyue.words import tr
 
 __all__ = ["Edits", "PatchingView", "edited_logits", "patching", "replace_vector", "switch_off"]
 
@@ -58,7 +59,7 @@ def switch_off(layer: int, head: int, part: str = "self") -> Edits:
     """
     stack = {"self": "", "encoder": "encoder.", "decoder": "decoder.", "cross": "decoder."}.get(part)
     if stack is None:
-        raise SettingsError(f"part {part!r} is not one of self, encoder, decoder, cross")
+        raise SettingsError(tr("part {part!r} is not one of self, encoder, decoder, cross", part))
     attention = "cross_attention" if part == "cross" else "attention"
     tap = f"{stack}blocks.{layer}.{attention}.heads"
 
@@ -66,7 +67,8 @@ def switch_off(layer: int, head: int, part: str = "self") -> Edits:
         n_heads = heads_BHTD.shape[1]
         if not 0 <= head < n_heads:
             raise SettingsError(
-                f"there is no head {head} at {tap}", advice=f"Heads are counted from 0: 0 to {n_heads - 1}."
+                tr("there is no head {head} at {tap}", head, tap),
+                advice=tr("Heads are counted from 0: 0 to {n_heads}.", n_heads - 1),
             )
         edited_BHTD = heads_BHTD.clone()
         edited_BHTD[:, head] = 0.0
@@ -87,8 +89,8 @@ def replace_vector(place: str, position: int, vector: Tensor | Sequence[float] |
         axis = _position_axis(value)
         if not -value.shape[axis] <= position < value.shape[axis]:
             raise SettingsError(
-                f"there is no position {position} at {place}",
-                advice=f"Positions are counted from 0: 0 to {value.shape[axis] - 1}.",
+                tr("there is no position {position} at {place}", position, place),
+                advice=tr("Positions are counted from 0: 0 to {shape}.", value.shape[axis] - 1),
             )
         edited = value.clone()
         old = edited.select(axis, position)
@@ -97,7 +99,12 @@ def replace_vector(place: str, position: int, vector: Tensor | Sequence[float] |
             old.copy_(new.expand_as(old))
         except RuntimeError:
             raise SettingsError(
-                f"a vector of shape {[*new.shape]} does not fit {place}, which has {[*old.shape[1:]]} at each position"
+                tr(
+                    "a vector of shape {value} does not fit {place}, which has {value_2} at each position",
+                    [*new.shape],
+                    place,
+                    [*old.shape[1:]],
+                )
             ) from None
         return edited
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mingyue.words import Language, Words
+from mingyue.words import Language, tr
 
 _AXIS_COLUMNS = 90
 """Columns of text that fit below an axis."""
-FROM_BOS = Words(
-    "Positions are counted from 0; at position 0 the model reads <bos>.", "位置从 0 数起；位置 0 上模型读入的是 <bos>。"
-)
+FROM_BOS = tr("Positions are counted from 0; at position 0 the model reads <bos>.")
 """A note of views that do not show the BOS token itself."""
 _WIDE = 0x2E80  # from here on characters are as wide as two letters
 
@@ -32,12 +30,12 @@ def percent(value: float) -> str:
 
 def layer_label(layer: int, language: Language) -> str:
     """`layer 3`."""
-    return Words(f"layer {layer}", f"第 {layer} 层").of(language)
+    return tr("layer {layer}", layer).of(language)
 
 
 def head_label(head: int, language: Language) -> str:
     """`head 3`."""
-    return Words(f"head {head}", f"头 {head}").of(language)
+    return tr("head {head}", head).of(language)
 
 
 def token_at(position: int | str, piece: str) -> str:

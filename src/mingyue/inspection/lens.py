@@ -24,7 +24,7 @@ from mingyue.inspection.taps import stream_taps, tap_label
 from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, tr
 
 MOST_COLUMNS = 256
 """Positions that are drawn; the arrays have all."""
@@ -38,7 +38,7 @@ _MOST_ON_HOVER = 25
 class LensView(View):
     """Predictions of L rows (embeddings, then each layer) at T positions, the K most likely tokens of each."""
 
-    title = Words("Logit lens: what each layer would predict next", "Logit lens：每一层对下一个 token 的预测")
+    title = tr("Logit lens: what each layer would predict next")
 
     pieces_T: tuple[str, ...]
     """The token read at each position."""
@@ -85,7 +85,7 @@ class LensView(View):
 
     def _labels(self, language: Language) -> list[str]:
         labels = [tap_label(place, language) for place in self.places_L]
-        return [*labels[:-1], labels[-1] + Words(" = output", " = 输出").of(language)]
+        return [*labels[:-1], labels[-1] + tr(" = output").of(language)]
 
     def _grid(self, language: Language) -> Chart:
         n_all = len(self.pieces_T)
@@ -103,9 +103,7 @@ class LensView(View):
         ]
         note = [about_picture(self.normed, self.tied, ends_open=self._ends_open).of(language)]
         if first:
-            cut = Words(
-                f"The last {MOST_COLUMNS} of {n_all} positions.", f"共 {n_all} 个位置，这里是最后 {MOST_COLUMNS} 个。"
-            )
+            cut = tr("The last {most_columns} of {n_all} positions.", MOST_COLUMNS, n_all)
             note.append(cut.of(language))
         return WordGrid(
             self.title.of(language),
@@ -114,13 +112,13 @@ class LensView(View):
             column_labels=self.pieces_T[first:],
             low=0.0,
             high=1.0,
-            legend=Words("probability of that token", "该 token 的概率").of(language),
+            legend=tr("probability of that token").of(language),
             note=" ".join(note),
         )
 
     def _hover(self, layer: int, t: int, language: Language) -> list[str]:
         read = token_at(t, self.pieces_T[t])
-        lines = [Words(f"after {read}", f"读到 {read} 之后").of(language)]
+        lines = [tr("after {read}", read).of(language)]
         lines += [
             f"{piece}  {percent(value)}"
             for piece, value in zip(
@@ -135,13 +133,10 @@ class LensView(View):
                 percent(float(np.exp(self.truth_logprob_LT[layer, t]))),
             )
             lines.append(
-                Words(
-                    f"actual: {self.truth_pieces_T[t]}, rank {rank}, {value}",
-                    f"实际是：{self.truth_pieces_T[t]}，第 {rank} 名，{value}",
-                ).of(language)
+                tr("actual: {truth_pieces_t}, rank {rank}, {value}", self.truth_pieces_T[t], rank, value).of(language)
             )
         apart = decimals(float(self.divergence_LT[layer, t]))
-        return [*lines, Words(f"KL to the output: {apart} nats", f"与输出的 KL：{apart} nat").of(language)]
+        return [*lines, tr("KL to the output: {apart} nats", apart).of(language)]
 
     @property
     def _ends_open(self) -> bool:
@@ -151,29 +146,16 @@ class LensView(View):
     def _about_words(self, language: Language) -> str:
         n_all, n_top = len(self.pieces_T), self.top_ids_LTK.shape[-1]
         said = [
-            Words(
-                "Rows: the token just read. Columns: the most likely next token of each layer, with its probability.",
-                "行：刚读到的 token。列：每一层认为最可能的下一个 token 及其概率。",
-            )
+            tr("Rows: the token just read. Columns: the most likely next token of each layer, with its probability.")
         ]
         if self.printed < n_top and self.printed > 1:
             said.append(
-                Words(
-                    f"{self.printed} of the {n_top:,} predictions per position; the JSON has all.",
-                    f"每个位置有 {n_top:,} 个预测，这里是前 {self.printed} 个；JSON 里是全部。",
-                )
+                tr("{printed} of the {n_top:,} predictions per position; the JSON has all.", self.printed, n_top)
             )
         if n_all > _MOST_PRINTED:
-            said.append(
-                Words(
-                    f"The last {_MOST_PRINTED} of {n_all} positions.",
-                    f"共 {n_all} 个位置，这里是最后 {_MOST_PRINTED} 个。",
-                )
-            )
+            said.append(tr("The last {most_printed} of {n_all} positions.", _MOST_PRINTED, n_all))
         if self._ends_open:
-            said.append(
-                Words("The last row is a prediction: the next token is unknown.", "最后一行是预测：后面的 token 未知。")
-            )
+            said.append(tr("The last row is a prediction: the next token is unknown."))
         return ("" if language == "zh" else " ").join(one.of(language) for one in said)
 
     def _courses(self, language: Language) -> list[Chart]:
@@ -183,14 +165,14 @@ class LensView(View):
             {"layer": layer, "rank": means[0], "surprise": means[1], "kl": means[2]}
             for layer, means in zip(layer_ticks(self._labels(language)), zip(*self.means_L(), strict=True), strict=True)
         ]
-        tick = Words("layer, from the embeddings to the output", "层，从嵌入到输出").of(language)
-        rank = Words("Mean rank of the actual token by layer", "实际 token 的平均名次，逐层")
-        surprise = Words("Mean −log P of the actual token by layer", "实际 token 的平均 −log P，逐层")
-        apart = Words("KL divergence of each layer from the output", "各层与最终输出的 KL 散度")
+        tick = tr("layer, from the embeddings to the output").of(language)
+        rank = tr("Mean rank of the actual token by layer")
+        surprise = tr("Mean −log P of the actual token by layer")
+        apart = tr("KL divergence of each layer from the output")
         drawn = (
-            ("rank", rank, Words("rank", "名次"), True),
-            ("surprise", surprise, Words("−log P, nats", "−log P（nat）"), False),
-            ("kl", apart, Words("KL, nats", "KL（nat）"), False),
+            ("rank", rank, tr("rank"), True),
+            ("surprise", surprise, tr("−log P, nats"), False),
+            ("kl", apart, tr("KL, nats"), False),
         )
         return [
             LineChart(
@@ -214,9 +196,9 @@ class LensView(View):
 
     def _means(self, language: Language) -> TextTable:
         columns = (
-            Words("layer", "层"), Words("mean rank of the actual token", "实际 token 的平均名次"),
-            Words("mean −log P, nats", "平均 −log P（nat）"),
-            Words("KL to the output, nats", "与输出的 KL（nat）"),
+            tr("layer"), tr("mean rank of the actual token"),
+            tr("mean −log P, nats"),
+            tr("KL to the output, nats"),
         )  # fmt: skip
         names = [column.of(language) for column in columns]
         rows = [
@@ -224,7 +206,7 @@ class LensView(View):
             for label, rank, surprise, apart in zip(self._labels(language), *self.means_L(), strict=True)
         ]
         return TextTable(
-            Words("Logit lens: means by layer", "Logit lens：各层的平均").of(language),
+            tr("Logit lens: means by layer").of(language),
             names,
             rows,
             right=names[1:],
@@ -234,9 +216,9 @@ class LensView(View):
     def _words(self, language: Language) -> TextTable:
         n_all = len(self.pieces_T)
         first = max(0, n_all - _MOST_PRINTED)
-        position = Words("position", "位置").of(language)
+        position = tr("position").of(language)
         names = [
-            position, Words("read", "读到").of(language), *self._labels(language), Words("actual", "实际").of(language)
+            position, tr("read").of(language), *self._labels(language), tr("actual").of(language)
         ]  # fmt: skip
         rows = [
             [
@@ -247,7 +229,7 @@ class LensView(View):
             ]
             for t in range(first, n_all)
         ]
-        title = Words("The most likely next token at each layer", "每一层最可能的下一个 token").of(language)
+        title = tr("The most likely next token at each layer").of(language)
         return TextTable(title, names, rows, right=[position], note=self._about_words(language))
 
     def _cell(self, layer: int, t: int) -> str:
@@ -267,7 +249,7 @@ def lens_view(subject: Subject, reading: Reading, *, top: int | None = None) -> 
     printed = 1 if top is None else min(top, _MOST_IN_A_CELL)
     top = _TOP if top is None else top
     if top < 1:
-        raise SettingsError(f"{top} predictions per position cannot be shown: give at least 1")
+        raise SettingsError(tr("{top} predictions per position cannot be shown: give at least 1", top))
     module = subject.module
     stack = module.decoder if isinstance(module, EncoderDecoder) else module
     places = stream_taps(module.config.n_layers, "decoder." if subject.of_pairs else "")[:-1]

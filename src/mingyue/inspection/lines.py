@@ -17,7 +17,7 @@ from mingyue.inspection.labels import head_label, layer_label
 from mingyue.inspection.parts import PART_NAMES, AttentionPart, attention_part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 MOST_TOKENS = 128
 """A longer text has no picture of lines."""
@@ -28,7 +28,7 @@ _ROWS = 20
 class LinesView(View):
     """Attention weights, drawn as lines from each query to its keys."""
 
-    title: ClassVar[Words] = Words("Attention as lines", "注意力连线")  # pyrefly: ignore[bad-override]
+    title: ClassVar[Words] = tr("Attention as lines")  # pyrefly: ignore[bad-override]
     parts: tuple[PartWeights, ...]
 
     def charts(self, language: Language = "en") -> list[Chart]:
@@ -40,8 +40,8 @@ class LinesView(View):
                 left=part.rows,
                 right=part.columns,
                 series=[head_label(head, language) for head in part.heads],
-                left_title=Words("query", "查询").of(language),
-                right_title=Words("key", "键").of(language),
+                left_title=tr("query").of(language),
+                right_title=tr("key").of(language),
                 note=_note(part, language),
                 language=language,
             )
@@ -92,17 +92,18 @@ def _check_length(part: AttentionPart, reading: Reading) -> None:
     n_tokens = max(map(len, pieces_of(part, reading)))
     if n_tokens > MOST_TOKENS:
         raise NothingToShowError(
-            Words(
-                f"{n_tokens:,} tokens are too many to be joined by lines: the limit is {MOST_TOKENS}",
-                f"{n_tokens:,} 个 token 太多，无法画成连线：上限是 {MOST_TOKENS} 个",
+            tr(
+                "{n_tokens:,} tokens are too many to be joined by lines: the limit is {most_tokens}",
+                n_tokens,
+                MOST_TOKENS,
             ),
-            advice="Give a shorter text, or use `mingyue inspect attention`, which draws matrices.",
+            advice=tr("Give a shorter text, or use `mingyue inspect attention`, which draws matrices."),
         )
 
 
 def _title(part: PartWeights, layer: int, language: Language) -> str:
     name = PART_NAMES[part.part].of(language)
-    comma = Words(", ", "，").of(language)
+    comma = tr(", ").of(language)
     where = [name, layer_label(layer, language)]
     if len(part.heads) == 1:
         where.append(head_label(part.heads[0], language))
@@ -110,18 +111,18 @@ def _title(part: PartWeights, layer: int, language: Language) -> str:
 
 
 def _note(part: PartWeights, language: Language) -> str:
-    colours = Words(" Each colour is a head.", "每种颜色是一个头。") if len(part.heads) > 1 else Words("", "")
-    return Words(
-        "From each query token (left) to the key tokens it attends to (right); the wider and less transparent, the "
-        f"larger the weight.{colours.en}",
-        f"从每个查询 token（左）到它注意的键 token（右）；线越粗、越不透明，权重越大。{colours.zh}",
+    colours = tr(" Each colour is a head.") if len(part.heads) > 1 else Words("", "")
+    return tr(
+        "From each query token (left) to the key tokens it attends to (right); the wider and "
+        "less transparent, the larger the weight.{colours}",
+        colours,
     ).of(language)
 
 
 def _table(part: PartWeights, language: Language) -> TextTable:
     names = [
-        Words("layer", "层"), Words("head", "头"), Words("position", "位置"), Words("query token", "查询 token"),
-        Words("key position", "键的位置"), Words("key token", "键 token"), Words("weight", "权重"),
+        tr("layer"), tr("head"), tr("position"), tr("query token"),
+        tr("key position"), tr("key token"), tr("weight"),
     ]  # fmt: skip
     columns = [name.of(language) for name in names]
     free_T = part.allowed_TS.sum(axis=1) > 1  # a query with one key gives it all its weight
@@ -135,11 +136,10 @@ def _table(part: PartWeights, language: Language) -> TextTable:
         if weight > 0:
             where = [str(part.layers[layer]), str(part.heads[head])]
             rows.append([*where, str(query), part.rows[query], str(key), part.columns[key], f"{weight:.2f}"])
-    title = Words(f"{PART_NAMES[part.part].en}: the largest weights", f"{PART_NAMES[part.part].zh}：最大的权重")
-    note = Words(
-        "The largest weight of a query in a head; queries with a single key are left out. The lines are drawn with "
-        "`--out FILE.html`, `.png` or `.svg`.",
-        "每行是某个头里一个查询的最大权重；只有一个键的查询不算。连线用 `--out FILE.html`、`.png` 或 `.svg` 画出。",
+    title = tr("{part_names}: the largest weights", PART_NAMES[part.part])
+    note = tr(
+        "The largest weight of a query in a head; queries with a single key are left out. "
+        "The lines are drawn with `--out FILE.html`, `.png` or `.svg`."
     )
     return TextTable(title.of(language), columns, rows, [*columns[:3], columns[4], columns[6]], note.of(language))
 

@@ -21,7 +21,7 @@ from mingyue.inspection.parts import PART_NAMES
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 TOLERANCE = 1e-4
 """Largest difference between a logit of the model and the sum of its parts, for logits of size 1."""
@@ -32,7 +32,7 @@ _HEADS_LISTED = 12
 class LogitsView(View):
     """The logit of a token at one position, or the difference of two, credited to the parts of the model."""
 
-    title = Words("Direct logit attribution", "logit 直接归因")
+    title = tr("Direct logit attribution")
 
     position: int
     piece: str
@@ -60,16 +60,13 @@ class LogitsView(View):
     def charts(self, language: Language = "en") -> list[Chart]:
         """A bar for each part, in the order of a forward pass; then layers × heads of each kind of attention."""
         rows = [{"part": name.of(language), "logit": value} for name, value in self._by_layer()]
-        title = Words(f"Contributions to {self._what()}", f"各部分对 {self._what()} 的贡献").of(language)
-        unit = Words("contribution to the logit", "对 logit 的贡献").of(language)
+        title = tr("Contributions to {what}", self._what()).of(language)
+        unit = tr("contribution to the logit").of(language)
         bars = BarChart(title, rows, x="part", y="logit", y_title=unit, note=self._note(language))
         largest = max((float(heads.abs().max()) for heads in self.parts.heads_LH.values()), default=1.0)
         grids = [
             MatrixChart(
-                Words(
-                    f"Contributions of the heads: {PART_NAMES[part].en.lower()}",
-                    f"各个头的贡献：{PART_NAMES[part].zh}",
-                ).of(language),
+                tr("Contributions of the heads: {part}", PART_NAMES[part].mapped(str.lower)).of(language),
                 heads_LH.numpy(),
                 row_labels=[layer_label(layer, language) for layer in range(heads_LH.shape[0])],
                 column_labels=[head_label(head, language) for head in range(heads_LH.shape[1])],
@@ -84,13 +81,13 @@ class LogitsView(View):
 
     def tables(self, language: Language = "en") -> list[TextTable]:
         """The parts with their running sum, which ends at the logit; the heads with the largest contributions."""
-        names = [Words("part", "部分"), Words("contribution", "贡献"), Words("sum so far", "累计")]
+        names = [tr("part"), tr("contribution"), tr("sum so far")]
         columns = [name.of(language) for name in names]
         rows, so_far = list[list[str]](), 0.0
         for name, value in self._by_layer():
             so_far += value
             rows.append([name.of(language), _signed(value), _signed(so_far)])
-        model = Words(f"{self._what()}, computed by the model", f"{self._what()}，模型算出的值").of(language)
+        model = tr("{what}, computed by the model", self._what()).of(language)
         rows.append([model, "", _signed(self.logit)])
         first = TextTable(self.title.of(language), columns, rows, right=columns[1:], note=self._note(language))
         return [first, self._heads(language)]
@@ -121,21 +118,21 @@ class LogitsView(View):
     def _by_layer(self) -> Iterator[tuple[Words, float]]:
         """The embedding, the attention and the feed-forward of each layer, and the biases."""
         parts = self.parts
-        yield Words("token embedding", "token 嵌入"), parts.token
+        yield tr("token embedding"), parts.token
         if parts.position is not None:
-            yield Words("position vector", "位置向量"), parts.position
-        short = {"self": Words("attention", "注意力"), "decoder": Words("self-attention", "自注意力")}
+            yield tr("position vector"), parts.position
+        short = {"self": tr("attention"), "decoder": tr("self-attention")}
         for layer, feedforward in enumerate(parts.feedforward_L.tolist()):
             for part, heads_LH in parts.heads_LH.items():
-                name = short.get(part, Words("cross-attention", "交叉注意力"))
-                yield Words(f"layer {layer} {name.en}", f"第 {layer} 层{name.zh}"), float(heads_LH[layer].sum())
-            yield Words(f"layer {layer} feed-forward", f"第 {layer} 层前馈"), feedforward
-        yield Words("biases", "偏置"), parts.biases
+                name = short.get(part, tr("cross-attention"))
+                yield tr("layer {layer} {name}", layer, name), float(heads_LH[layer].sum())
+            yield tr("layer {layer} feed-forward", layer), feedforward
+        yield tr("biases"), parts.biases
 
     def _heads(self, language: Language) -> TextTable:
         columns = [
-            Words("attention", "注意力").of(language), Words("layer", "层").of(language),
-            Words("head", "头").of(language), Words("contribution", "贡献").of(language),
+            tr("attention").of(language), tr("layer").of(language),
+            tr("head").of(language), tr("contribution").of(language),
         ]  # fmt: skip
         found = [
             (float(value), PART_NAMES[part].of(language), layer, head)
@@ -144,52 +141,44 @@ class LogitsView(View):
         ]
         found.sort(key=lambda one: -abs(one[0]))
         rows = [[part, str(layer), str(head), _signed(value)] for value, part, layer, head in found[:_HEADS_LISTED]]
-        title = Words("Heads with the largest contributions", "贡献最大的头").of(language)
+        title = tr("Heads with the largest contributions").of(language)
         note = ""
         if len(found) > _HEADS_LISTED:
-            note = Words(
-                f"{_HEADS_LISTED} of {len(found):,} heads; the JSON has all.",
-                f"共 {len(found):,} 个头，这里是 {_HEADS_LISTED} 个；JSON 里是全部。",
-            ).of(language)
+            note = tr("{heads_listed} of {n_found:,} heads; the JSON has all.", _HEADS_LISTED, len(found)).of(language)
         return TextTable(title, columns, rows, right=columns[1:], note=note)
 
     def _note(self, language: Language) -> str:
         apart = abs(self.total - self.logit)
         said = [
-            Words(
-                f'Position {self.position}, after "{self.piece}": P({self.token}) = {percent(self.probability)}. '
-                f"The parts add up to {self.total:.5f}, the model computes {self.logit:.5f} (difference {apart:.0e}).",
-                f"位置 {self.position}，在“{self.piece}”之后：P({self.token}) = {percent(self.probability)}。"
-                f"各部分之和为 {self.total:.5f}，模型算出 {self.logit:.5f}（相差 {apart:.0e}）。",
+            tr(
+                'Position {position}, after "{piece}": P({token}) = {percent}. The parts add up to '
+                "{total:.5f}, the model computes {logit:.5f} (difference {apart:.0e}).",
+                self.position,
+                self.piece,
+                self.token,
+                percent(self.probability),
+                self.total,
+                self.logit,
+                apart,
             )
         ]
         if self.post_norm:
             said.append(
-                Words(
-                    "Norms after the sub-layers divide by the scale of this pass: the parts count as they are after "
-                    "all norms.",
-                    "子层之后的归一化按这次前向中的尺度相除：各部分按经过所有归一化之后计。",
+                tr(
+                    "Norms after the sub-layers divide by the scale of this pass: the parts count as "
+                    "they are after all norms."
                 )
             )
         elif self.normed:
-            said.append(
-                Words(
-                    "The final norm divides by its scale in this pass, which is kept fixed.",
-                    "最终归一化的尺度取这次前向中的值，固定不变。",
-                )
-            )
+            said.append(tr("The final norm divides by its scale in this pass, which is kept fixed."))
         said.append(
-            Words(
-                "Only direct contributions count: what a part changes in later layers is credited to those layers.",
-                "只计直接的贡献：一个部分在后面各层引起的变化，算在后面各层。",
-            )
+            tr("Only direct contributions count: what a part changes in later layers is credited to those layers.")
         )
         if self.instead is None:
             said.append(
-                Words(
-                    "A constant that is added to all logits changes no probability; the difference of two logits "
-                    "(--instead) is free of it.",
-                    "所有 logit 加上同一个常数，概率不变；两个 logit 之差（--instead）不受它影响。",
+                tr(
+                    "A constant that is added to all logits changes no probability; the difference of "
+                    "two logits (--instead) is free of it."
                 )
             )
         return ("" if language == "zh" else " ").join(one.of(language) for one in said)
@@ -226,8 +215,12 @@ def logits_view(
     apart = abs(parts.total - logit) / max(1.0, float(logits_V.abs().max()))
     if apart > TOLERANCE:
         raise GenerationError(
-            f"the parts add up to {parts.total:.5f}, but the model computes the logit {logit:.5f}: "
-            "the contributions would not be those of the model in use"
+            tr(
+                "the parts add up to {total:.5f}, but the model computes the logit {logit:.5f}: the "
+                "contributions would not be those of the model in use",
+                parts.total,
+                logit,
+            )
         )
     config = subject.module.config
     return LogitsView(

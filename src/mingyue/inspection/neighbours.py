@@ -22,19 +22,16 @@ from mingyue.inspection.tokens import token_label, token_string
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
 from mingyue.text import Tokenizer
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, listed, tr
 
 FEWEST_SEEN = 100
 """Rows of tokens that occur less often in training have hardly been trained."""
-_INPUT = Words("input table (embedding)", "嵌入表（输入）")
-_OUTPUT = Words("output table (predictions)", "输出表（用于预测）")
-_TIED = Words("one table for input and output (tied)", "嵌入表（输入、输出共用）")
-_LEFT_OUT = Words(
-    "Special tokens, parts of characters and tokens that do not occur in the training text are left out.",
-    "不含特殊 token、不完整的字符，也不含训练文本里没有的 token。",
-)
+_INPUT = tr("input table (embedding)")
+_OUTPUT = tr("output table (predictions)")
+_TIED = tr("one table for input and output (tied)")
+_LEFT_OUT = tr("Special tokens, parts of characters and tokens that do not occur in the training text are left out.")
 _RARE = "*"
-_SOURCE = Words("source table", "源语言嵌入表")
+_SOURCE = tr("source table")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +62,7 @@ class Nearest:
 class NeighboursView(View):
     """The nearest tokens in each embedding table of the model."""
 
-    title = Words("Nearest tokens", "最近的 token")
+    title = tr("Nearest tokens")
 
     word: str
     nearest: tuple[Nearest, ...]
@@ -82,7 +79,7 @@ class NeighboursView(View):
                 ],
                 x="token",
                 y="cosine",
-                y_title=Words("cosine", "余弦").of(language),
+                y_title=tr("cosine").of(language),
                 note=self._note(one, language, marked=True),
             )
             for one in self.nearest
@@ -91,8 +88,8 @@ class NeighboursView(View):
     def tables(self, language: Language = "en") -> list[TextTable]:
         """Rank, token, cosine and count in training, for each embedding table."""
         headings = (
-            Words("rank", "名次"), Words("token", "token"), Words("cosine", "余弦"),
-            Words("times in training", "训练中的次数"),
+            tr("rank"), tr("token"), tr("cosine"),
+            tr("times in training"),
         )  # fmt: skip
         names = [name.of(language) for name in headings]
         return [
@@ -141,28 +138,18 @@ def _is_rare(seen: int | None) -> bool:
 def about_counts(one: Nearest, *, marked: bool) -> list[Words]:
     """How often the word occurs in training, with warnings; `marked`: rare neighbours are marked in the picture."""
     if one.count is None:
-        unknown = "How often a token occurs in training is unknown: the run of this model is not at hand."
-        return [Words(unknown, "找不到这个模型的训练文件夹，不知道各个 token 在训练中出现过多少次。")]
-    notes = [
-        Words(
-            f'"{one.piece}" occurs {one.count:,} times in training.', f"“{one.piece}”在训练中出现了 {one.count:,} 次。"
-        )
-    ]
+        return [tr("How often a token occurs in training is unknown: the run of this model is not at hand.")]
+    notes = [tr('"{piece}" occurs {count:,} times in training.', one.piece, one.count)]
     if _is_rare(one.count):
         notes.append(
-            Words(
-                f"That is fewer than {FEWEST_SEEN} times: its row has hardly been trained, so its neighbours say "
-                "little.",
-                f"不到 {FEWEST_SEEN} 次：它的那一行几乎没有训练过，它的近邻说明不了什么。",
+            tr(
+                "That is fewer than {fewest_seen} times: its row has hardly been trained, so its "
+                "neighbours say little.",
+                FEWEST_SEEN,
             )
         )
     if marked and any(_is_rare(seen) for *_, seen in one.rows()):
-        notes.append(
-            Words(
-                f"{_RARE} occurs fewer than {FEWEST_SEEN} times in training.",
-                f"{_RARE} 表示在训练中出现不到 {FEWEST_SEEN} 次。",
-            )
-        )
+        notes.append(tr("{rare} occurs fewer than {fewest_seen} times in training.", _RARE, FEWEST_SEEN))
     return notes
 
 
@@ -176,9 +163,9 @@ def neighbours_view(subject: Subject, word: str, *, top: int = 10, run: RunTexts
     `SettingsError` for `top` below 1.
     """
     if top < 1:
-        raise SettingsError(f"{top} neighbours cannot be shown: give at least 1")
+        raise SettingsError(tr("{top} neighbours cannot be shown: give at least 1", top))
     if not word:
-        raise NothingToShowError(Words("the word is empty", "要找的词是空的"))
+        raise NothingToShowError(tr("the word is empty"))
     nearest: list[Nearest] = []
     notes: list[Words] = []
     refused: dict[str, Tokenizer] = {}
@@ -191,16 +178,13 @@ def neighbours_view(subject: Subject, word: str, *, top: int = 10, run: RunTexts
         found = _nearest(name, table, tokenizer, index, top=top, unseen=frozenset(unseen))
         nearest.append(found if run is None else _counted(found, run.counts(of_sources=name is _SOURCE)))
         if tokenizer.decode([index]) != word and tokenizer.token_text(index).startswith(" "):
-            note = Words(
-                f"As a token the word has a space before it: {token_label(tokenizer, index)}.",
-                f"作为一个 token，它前面带空格：{token_label(tokenizer, index)}。",
-            )
+            note = tr("As a token the word has a space before it: {token_label}.", token_label(tokenizer, index))
             notes += [] if note in notes else [note]
     if not nearest:
         raise _several(word, next(iter(refused.values())))
     if refused:
         names = ", ".join(refused)
-        notes.append(Words(f"The word is not one token of the {names}.", "它在另一个词表里不是一个 token。"))
+        notes.append(tr("The word is not one token of the {names}.", names))
     return NeighboursView(word, tuple(nearest), tuple(notes))
 
 
@@ -227,14 +211,16 @@ def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
 
 def _several(word: str, tokenizer: Tokenizer) -> NothingToShowError:
     ids = tokenizer.encode(word)
-    advice = "Give one of these tokens, or a word that is one token."
+    advice = tr("Give one of these tokens, or a word that is one token.")
     if not any(token_string(tokenizer, index) for index in ids):
-        advice = "They are bytes of its characters. Give a word that is one token."
+        advice = tr("They are bytes of its characters. Give a word that is one token.")
     pieces = [token_label(tokenizer, index) for index in ids]
     return NothingToShowError(
-        Words(
-            f"{word!r} is {len(ids)} tokens of this model ({', '.join(pieces)}); a table has one vector per token",
-            f"“{word}”在这个模型里是 {len(ids)} 个 token（{'、'.join(pieces)}），而表里每个 token 一个向量",
+        tr(
+            "{word!r} is {n_ids} tokens of this model ({pieces}); a table has one vector per token",
+            word,
+            len(ids),
+            listed(pieces),
         ),
         advice=advice,
     )
@@ -264,7 +250,7 @@ def _counted(one: Nearest, counts_V: Ints) -> Nearest:
 
 
 def _title(one: Nearest, language: Language) -> str:
-    return Words(f'Nearest to "{one.piece}": {one.table.en}', f"与“{one.piece}”最近：{one.table.zh}").of(language)
+    return tr('Nearest to "{piece}": {table}', one.piece, one.table).of(language)
 
 
 def _of_inspection(inspected: Inspected, word: str, top: int = 10) -> NeighboursView:

@@ -15,15 +15,15 @@ from mingyue.config import EncoderDecoderConfig, nearest
 from mingyue.errors import SettingsError
 from mingyue.inspection.subject import Subject
 from mingyue.nn import Attend
-from mingyue.words import Words
+from mingyue.words import Words, tr
 
 Part = Literal["self", "encoder", "decoder", "cross"]
 
 PART_NAMES: Mapping[Part, Words] = {
-    "self": Words("Self-attention", "自注意力"),
-    "encoder": Words("Encoder self-attention", "编码器自注意力"),
-    "decoder": Words("Decoder self-attention", "解码器自注意力"),
-    "cross": Words("Cross-attention", "交叉注意力"),
+    "self": tr("Self-attention"),
+    "encoder": tr("Encoder self-attention"),
+    "decoder": tr("Decoder self-attention"),
+    "cross": tr("Cross-attention"),
 }
 
 _PLACES: Mapping[Part, str] = {
@@ -62,8 +62,13 @@ class AttentionPart:
         for what, number, count in (("layer", layer, self.n_layers), ("head", head, self.n_heads)):
             if number is not None and not 0 <= number < count:
                 raise SettingsError(
-                    f"there is no {what} {number} in the {PART_NAMES[self.name].en.lower()} of this model",
-                    advice=f"Its {what}s are counted from 0: 0 to {count - 1}.",
+                    tr(
+                        "there is no {what} {number} in the {en} of this model",
+                        what,
+                        number,
+                        PART_NAMES[self.name].en.lower(),
+                    ),
+                    advice=tr("Its {what}s are counted from 0: 0 to {count}.", what, count - 1),
                 )
 
 
@@ -86,5 +91,5 @@ def attention_part(subject: Subject, name: str) -> AttentionPart:
         if part.name == name:
             return part
     guess = nearest(name, parts)
-    hint = f"Did you mean {guess!r}?" if guess else f"It has: {', '.join(parts)}."
-    raise SettingsError(f"this model has no attention called {name!r}", advice=hint)
+    hint = tr("Did you mean {guess!r}?", guess) if guess else tr("It has: {parts}.", ", ".join(parts))
+    raise SettingsError(tr("this model has no attention called {name!r}", name), advice=hint)

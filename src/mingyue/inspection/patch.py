@@ -14,6 +14,7 @@ from mingyue.inspection.command import ONE_TEXT, Command, Option
 from mingyue.inspection.patching import PatchingView, check_lengths, patching
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import token_label
+from mingyue.words import tr
 
 
 @torch.inference_mode()
@@ -47,9 +48,13 @@ def patch_view(
         wanted = _likeliest(clean_TV[here], refused)
         if refused is None and wanted == _likeliest(corrupted_TV[here], None):
             raise GenerationError(
-                f"after both texts {token_label(subject.tokenizer, wanted)!r} is the most likely token "
-                f"at position {here}: there is no difference to look for",
-                advice="Give two tokens with --answer and --instead, or another --position.",
+                tr(
+                    "after both texts {token_label!r} is the most likely token at position {here}: there "
+                    "is no difference to look for",
+                    token_label(subject.tokenizer, wanted),
+                    here,
+                ),
+                advice=tr("Give two tokens with --answer and --instead, or another --position."),
             )
     if refused is None:
         refused = _likeliest(corrupted_TV[here], wanted)

@@ -23,7 +23,7 @@ from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
 from mingyue.nn import Taps
 from mingyue.nn.taps import Edit
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 MOST_LOGITS = 1 << 24
 """Logits of one batch of patched texts: 64 MiB."""
@@ -39,7 +39,7 @@ _OF_THE_SOURCE = ("cross_attention.key", "cross_attention.value")
 class PatchingView(View):
     """How much of the clean text's answer is recovered when one vector is taken from its forward pass."""
 
-    title: ClassVar[Words] = Words("Activation patching", "激活修补")  # pyrefly: ignore[bad-override]
+    title: ClassVar[Words] = tr("Activation patching")  # pyrefly: ignore[bad-override]
     places: tuple[str, ...]
     """The P taps, in the order of a forward pass."""
     recovered_PT: NDArray[np.float64]
@@ -62,15 +62,16 @@ class PatchingView(View):
         largest = max(1.0, float(np.abs(self.recovered_PT).max()))  # 1, the whole answer, is always on the scale
         return [
             MatrixChart(
-                Words(
-                    f'Share of the answer "{self.answer}" (not "{self.instead}") recovered by one vector',
-                    f"一个向量能恢复多少答案“{self.answer}”（而非“{self.instead}”）",
+                tr(
+                    'Share of the answer "{answer}" (not "{instead}") recovered by one vector',
+                    self.answer,
+                    self.instead,
                 ).of(language),
                 self.recovered_PT,
                 row_labels=rows,
                 column_labels=self._labels(),
                 row_title=row_title,
-                column_title=Words("token", "token").of(language),
+                column_title=tr("token").of(language),
                 diverging=True,
                 low=-largest,
                 high=largest,
@@ -97,11 +98,11 @@ class PatchingView(View):
                 ]
             )
         columns = [
-            Words("tap", "tap").of(language),
-            Words("position", "位置").of(language),
-            Words("token", "token").of(language),
-            Words("logit difference", "logit 差").of(language),
-            Words("recovered", "恢复").of(language),
+            tr("tap").of(language),
+            tr("position").of(language),
+            tr("token").of(language),
+            tr("logit difference").of(language),
+            tr("recovered").of(language),
         ]
         most = TextTable(self.title.of(language), columns, rows, [columns[1], *columns[3:]], self._note(language))
         return [most] if len(labels) > _MOST_COLUMNS else [most, self._shares(language)]
@@ -125,7 +126,7 @@ class PatchingView(View):
         rows, _ = _row_labels(self.places, language)
         columns = [f"{position} {label}" for position, label in enumerate(self._labels())]
         cells = [[name, *map(_share, shares)] for name, shares in zip(rows, self.recovered_PT.tolist(), strict=True)]
-        title = Words("Recovered share by layer and position", "恢复的比例，按层和位置").of(language)
+        title = tr("Recovered share by layer and position").of(language)
         return TextTable(title, ["", *columns], cells, columns)
 
     def _labels(self) -> list[str]:
@@ -135,12 +136,15 @@ class PatchingView(View):
         ]
 
     def _note(self, language: Language) -> str:
-        return Words(
-            f"logit({self.answer}) − logit({self.instead}): {self.clean_difference:+.3f} after the clean text, "
-            f"{self.corrupted_difference:+.3f} after the corrupted one, at position {self.position}; "
-            "0 = as corrupted, 1 = as clean.",
-            f"logit({self.answer}) − logit({self.instead})：干净文本后为 {self.clean_difference:+.3f}，受扰文本后为 "
-            f"{self.corrupted_difference:+.3f}（位置 {self.position}）；0 = 同受扰文本，1 = 同干净文本。",
+        return tr(
+            "logit({answer}) − logit({instead}): {clean_difference:+.3f} after the clean text, "
+            "{corrupted_difference:+.3f} after the corrupted one, at position {position}; 0 = as "
+            "corrupted, 1 = as clean.",
+            self.answer,
+            self.instead,
+            self.clean_difference,
+            self.corrupted_difference,
+            self.position,
         ).of(language)
 
 
@@ -154,7 +158,7 @@ def _row_labels(places: Sequence[str], language: Language) -> tuple[list[str], s
     differing = [number for number, part in enumerate(parts) if len(set(part)) > 1]
     alike = len({tap.count(".") for tap in places}) == 1 and len(differing) == 1
     if not alike or not all(layer.isdigit() for layer in parts[differing[0]]):
-        return list(places), Words("tap", "tap").of(language)
+        return list(places), tr("tap").of(language)
     pattern = ".".join("*" if number in differing else part[0] for number, part in enumerate(parts))
     return [layer_label(int(layer), language) for layer in parts[differing[0]]], pattern
 
@@ -187,11 +191,15 @@ def patching(
     names = [name for name in known if any(name in matching(pattern, known) for pattern in patterns)]
     check_lengths(clean, corrupted)
     if not -len(clean.ids_T) <= at < len(clean.ids_T):
-        raise SettingsError(f"there is no position {at}: the texts have {len(clean.ids_T)} tokens, counted from 0")
+        raise SettingsError(
+            tr("there is no position {at}: the texts have {n_ids_t} tokens, counted from 0", at, len(clean.ids_T))
+        )
     wanted, other = (chosen_token(subject, token) for token in (answer, instead))
     in_source = {name.startswith("encoder.") or name.endswith(_OF_THE_SOURCE) for name in names}
     if len(in_source) > 1:
-        raise SettingsError("taps of the source and of the target have different positions", advice="Patch one side.")
+        raise SettingsError(
+            tr("taps of the source and of the target have different positions"), advice=tr("Patch one side.")
+        )
     seen = capture(subject, clean, names)
 
     def difference(logits_RTV: Tensor) -> Tensor:
@@ -201,8 +209,8 @@ def patching(
     after = float(difference(seen.logits_TV[None]))
     if abs(after - before) < LEAST_DIFFERENCE:
         raise GenerationError(
-            f"both texts have the same logit difference ({after:+.4f}): there is nothing to recover",
-            advice="Choose an answer that one of the texts makes more likely.",
+            tr("both texts have the same logit difference ({after:+.4f}): there is nothing to recover", after),
+            advice=tr("Choose an answer that one of the texts makes more likely."),
         )
     found_PT = torch.stack([_patched(subject, corrupted, name, seen.values[name], difference) for name in names])
     pieces = [reading.source_pieces if in_source == {True} else reading.pieces for reading in (clean, corrupted)]
@@ -249,12 +257,24 @@ def _patch(positions_R: Tensor, clean: Tensor) -> Edit:
 
 def check_lengths(clean: Reading, corrupted: Reading) -> None:
     """Raise `GenerationError` for texts of unequal numbers of tokens."""
-    sides = [("text", clean.pieces, corrupted.pieces), ("source text", clean.source_pieces, corrupted.source_pieces)]
+    sides = [
+        ("text", clean.pieces, corrupted.pieces),
+        (tr("source text"), clean.source_pieces, corrupted.source_pieces),
+    ]
     for side, clean_pieces, corrupted_pieces in sides:
         if len(clean_pieces) != len(corrupted_pieces):
             shown = [" ".join(pieces[:_PIECES_SHOWN]) for pieces in (clean_pieces, corrupted_pieces)]
             raise GenerationError(
-                f"the clean {side} has {len(clean_pieces)} tokens, the corrupted one {len(corrupted_pieces)}: "
-                "their positions do not correspond",
-                advice=f"Replace words by others of as many tokens. Clean: {shown[0]}\nCorrupted: {shown[1]}",
+                tr(
+                    "the clean {side} has {n_clean_pieces} tokens, the corrupted one "
+                    "{n_corrupted_pieces}: their positions do not correspond",
+                    side,
+                    len(clean_pieces),
+                    len(corrupted_pieces),
+                ),
+                advice=tr(
+                    "Replace words by others of as many tokens. Clean: {shown}\nCorrupted: {shown_2}",
+                    shown[0],
+                    shown[1],
+                ),
             )

@@ -27,22 +27,22 @@ from mingyue.inspection.tokens import token_string
 from mingyue.inspection.view import View
 from mingyue.models import build_model
 from mingyue.nn import Taps
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 Relation = Literal["previous", "punctuation", "line start", "line above", "line end"]
 RELATION_NAMES: Mapping[Relation, Words] = {
-    "previous": Words("previous token", "前一个 token"),
-    "punctuation": Words("last punctuation or line end", "最近的标点或换行"),
-    "line start": Words("first token of the line", "本句第一个 token"),
-    "line above": Words("same place in the line before", "上一句的同一位置"),
-    "line end": Words("line ends, before a line end (rhyme)", "句末之前看各句末（押韵）"),
+    "previous": tr("previous token"),
+    "punctuation": tr("last punctuation or line end"),
+    "line start": tr("first token of the line"),
+    "line above": tr("same place in the line before"),
+    "line end": tr("line ends, before a line end (rhyme)"),
 }
 _SHORT: Mapping[Relation, Words] = {
-    "previous": Words("previous", "前一个"),
-    "punctuation": Words("punctuation", "标点"),
-    "line start": Words("line start", "句首"),
-    "line above": Words("line above", "上一句"),
-    "line end": Words("rhyme", "押韵"),
+    "previous": tr("previous"),
+    "punctuation": tr("punctuation"),
+    "line start": tr("line start"),
+    "line above": tr("line above"),
+    "line end": tr("rhyme"),
 }
 """Names below the bars."""
 MOST_WINDOWS = 64
@@ -84,15 +84,15 @@ class Found:
 class RelationsView(View):
     """The best head of each relation."""
 
-    title = Words("Heads by relation", "沿着关系去看的头")
+    title = tr("Heads by relation")
 
     found: tuple[Found, ...]
     windows: int
 
     def charts(self, language: Language = "en") -> list[Chart]:
         """The weight of the best head of each relation beside both controls."""
-        kinds = (("best", Words("best head", "最好的头")), ("uniform", Words("uniform", "均匀注意力")),
-                 ("untrained", Words("untrained", "未训练的模型")))  # fmt: skip
+        kinds = (("best", tr("best head")), ("uniform", tr("uniform")),
+                 ("untrained", tr("untrained")))  # fmt: skip
         rows = [
             {
                 "relation": f"{_SHORT[one.relation].of(language)} ({one.layer}.{one.head})",
@@ -106,17 +106,17 @@ class RelationsView(View):
         ]
         chart = BarChart(
             self.title.of(language), rows, x="relation", y="weight", series="kind", low="low", high="high",
-            x_title=Words("relation (layer.head)", "关系（层.头）").of(language),
-            y_title=Words("share of the weight", "权重占比").of(language), note=self._note(language),
+            x_title=tr("relation (layer.head)").of(language),
+            y_title=tr("share of the weight").of(language), note=self._note(language),
         )  # fmt: skip
         return [chart]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
         """A row for each relation: its best head, the weight with its interval, both controls."""
-        names = [Words("relation", "关系"), Words("layer", "层"), Words("head", "头"), Words("weight", "权重"),
-                 Words("95 %", "95 %"), Words("uniform", "均匀"), Words("untrained", "未训练"),
-                 Words("queries", "查询数"), Words("follows", "沿着它")]  # fmt: skip
-        yes = Words("yes", "是"), Words("no", "否")
+        names = [tr("relation"), tr("layer"), tr("head"), tr("weight"),
+                 tr("95 %"), tr("uniform"), tr("untrained"),
+                 tr("queries"), tr("follows")]  # fmt: skip
+        yes = tr("yes"), tr("no")
         rows = [
             [
                 RELATION_NAMES[one.relation].of(language), str(one.layer), str(one.head), decimals(one.weight, 2),
@@ -133,14 +133,12 @@ class RelationsView(View):
         return {"windows": self.windows, "found": [{**vars(one), "follows": one.follows} for one in self.found]}
 
     def _note(self, language: Language) -> str:
-        return Words(
-            f"The text was read in {self.windows} windows. Each head was chosen on every other window and measured on "
-            "the rest: the share of its weight on the tokens of the relation, for the queries that have any. A head "
-            "follows a relation if its interval is above uniform attention and above the best head of an untrained "
-            "model.",
-            f"文本分成 {self.windows} 个窗口来读。每个头都在隔一个取一个的窗口上选出，在其余窗口上测量："
-            "有这种关系的查询，给相关 token 的权重占比。"
-            "区间高于均匀注意力、也高于未训练模型里最好的头，才算沿着这种关系去看。",
+        return tr(
+            "The text was read in {windows} windows. Each head was chosen on every other window "
+            "and measured on the rest: the share of its weight on the tokens of the relation, "
+            "for the queries that have any. A head follows a relation if its interval is above "
+            "uniform attention and above the best head of an untrained model.",
+            self.windows,
         ).of(language)
 
 
@@ -151,8 +149,8 @@ def relations_view(subject: Subject, reading: Reading, *, seed: int = 0) -> Rela
     """
     if subject.of_pairs:
         raise GenerationError(
-            "the search for relations reads one text, and an encoder-decoder model reads two",
-            advice="Use the view heads.",
+            tr("the search for relations reads one text, and an encoder-decoder model reads two"),
+            advice=tr("Use the view heads."),
         )
     (part,) = attention_parts(subject)
     windows = _windows(subject, reading)
@@ -191,9 +189,13 @@ def _windows(subject: Subject, reading: Reading) -> list[Tensor]:
     size = min(_WINDOW, subject.module.config.context - bos, len(ids_T) // _FEWEST_WINDOWS)
     if size < FEWEST_QUERIES:
         raise GenerationError(
-            f"the text has {len(ids_T)} tokens; to choose heads on one half and measure them on the other, at least "
-            f"{_FEWEST_WINDOWS * FEWEST_QUERIES} are needed",
-            advice="Give a longer text, such as a held-out file with --file.",
+            tr(
+                "the text has {n_ids_t} tokens; to choose heads on one half and measure them on the "
+                "other, at least {fewest_windows} are needed",
+                len(ids_T),
+                _FEWEST_WINDOWS * FEWEST_QUERIES,
+            ),
+            advice=tr("Give a longer text, such as a held-out file with --file."),
         )
     cut = ids_T[: size * min(MOST_WINDOWS, len(ids_T) // size)].split(size)
     return [torch.cat([reading.ids_T[:bos], own_T]) for own_T in cut]

@@ -25,13 +25,13 @@ from mingyue.inspection.trace import trace_view
 from mingyue.inspection.vectors import vectors_view
 from mingyue.inspection.view import View
 from mingyue.models import sizes
-from mingyue.words import Language, TextTable, Words, check_language
+from mingyue.words import Language, TextTable, Words, check_language, stored, tr
 
 _Part = Chart | TextTable | str
 _Parts = dict[Language, list[_Part]]
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
-TITLE = Words("Inside the model", "模型的内部")
+TITLE = tr("Inside the model")
 WORDS_SHOWN = 3
 """Words whose neighbours are shown when no word is given."""
 
@@ -45,103 +45,90 @@ class _Head:
     """How to read the figures."""
 
 
-_NO_WORDS = Words("No token of this text is a whole word.", "这段文本里没有能单独成词的 token。")
-_NOT_TWICE = Words(
-    "No word occurs twice in this text: `mingyue inspect vectors MODEL --word … --texts …` compares several texts.",
-    "这段文本里没有出现两次的词：`mingyue inspect vectors MODEL --word … --texts …` 可以比较几段文本。",
+_NO_WORDS = tr("No token of this text is a whole word.")
+_NOT_TWICE = tr(
+    "No word occurs twice in this text: `mingyue inspect vectors MODEL --word … --texts …` compares several texts."
 )
 _HEADS = {
     "surprise": _Head(
-        Words("Surprise", "意外程度"),
-        Words(
-            "Each token is coloured by −log P given the tokens before it: 0 is certain; the larger, the less likely. "
-            "Hover over a token to see its probability and the most likely tokens.",
-            "每个 token 按 −log P 着色，以前面的 token 为条件：0 表示确定，值越大，可能性越小。"
-            "悬停可以看到它的概率和最可能的 token。",
+        tr("Surprise"),
+        tr(
+            "Each token is coloured by −log P given the tokens before it: 0 is certain; the "
+            "larger, the less likely. Hover over a token to see its probability and the most "
+            "likely tokens."
         ),
     ),
     "attention": _Head(
-        Words("Attention", "注意力"),
-        Words(
-            "Each small map is one head of one layer. A row is a query token, a column a key token; the colour is the "
-            "weight from 0 to 1, and each row sums to 1. Masked cells are exactly 0. Click a map to enlarge it and "
-            "see its tokens.",
-            "每张小图是某一层的一个头。一行是一个查询 token，一列是一个键 token；颜色是 0 到 1 的权重，每行的和为 1。"
-            "被掩码遮住的格子恰好是 0。点击小图可以放大，并看到各个 token。",
+        tr("Attention"),
+        tr(
+            "Each small map is one head of one layer. A row is a query token, a column a key "
+            "token; the colour is the weight from 0 to 1, and each row sums to 1. Masked cells "
+            "are exactly 0. Click a map to enlarge it and see its tokens."
         ),
     ),
     "attended": _Head(
-        Words("What the last token attends to", "最后一个 token 注意什么"),
-        Words(
-            "The text, coloured by the attention weights of its last token, averaged over all layers and heads. "
-            "`mingyue inspect attended` shows other positions and single heads.",
-            "按最后一个 token 的注意力权重给文本着色，取所有层、所有头的平均。"
-            "`mingyue inspect attended` 可以看别的位置和单个头。",
+        tr("What the last token attends to"),
+        tr(
+            "The text, coloured by the attention weights of its last token, averaged over all "
+            "layers and heads. `mingyue inspect attended` shows other positions and single heads."
         ),
     ),
     "lens": _Head(
-        Words("What each layer would predict", "每一层会预测什么"),
-        Words(
-            "After every layer the vector at each position is decoded as if the model ended there: which token would "
-            "come next? A column is a position, a row a layer, the colour is the probability of the token shown. "
-            "Some predictions are final in low layers; others change up to the last one.",
-            "在每一层之后，都当作模型到此为止，把各个位置的向量解码成对下一个 token 的预测。"
-            "一列是一个位置，一行是一层，颜色是所示 token 的概率。"
-            "有些预测在低层就已确定，有些到最后一层还在改变。",
+        tr("What each layer would predict"),
+        tr(
+            "After every layer the vector at each position is decoded as if the model ended "
+            "there: which token would come next? A column is a position, a row a layer, the "
+            "colour is the probability of the token shown. Some predictions are final in low "
+            "layers; others change up to the last one."
         ),
     ),
     "logits": _Head(
-        Words("Where the prediction comes from", "预测从哪里来"),
-        Words(
-            "The logit of the most likely token after the text is a sum to which each part of the model adds directly. "
-            "A positive bar raises the logit. What a part changes in later layers is credited to those layers.",
-            "文本之后最可能的 token，其 logit 是一个和：模型的每个部分直接加上自己的一份。向上的柱提高 logit。"
-            "一个部分在后面各层引起的变化，算在后面各层。",
+        tr("Where the prediction comes from"),
+        tr(
+            "The logit of the most likely token after the text is a sum to which each part of "
+            "the model adds directly. A positive bar raises the logit. What a part changes in "
+            "later layers is credited to those layers."
         ),
     ),
     "heads": _Head(
-        Words("Attention heads", "注意力头"),
-        Words(
-            "Heads are labelled by their attention on probe texts, with the score of the label and the score of "
-            "uniform attention. The loss without a head measures its effect; a high score alone does not show it. Only "
-            "changes of the loss that are clear of their standard errors are coloured.",
-            "每个头按它在探测文本上的注意力标注，旁边是标签的分数和均匀注意力的分数。"
-            "没有这个头时的损失衡量它的作用；分数高并不说明作用大。损失的变化明显超出标准误时才着色。",
+        tr("Attention heads"),
+        tr(
+            "Heads are labelled by their attention on probe texts, with the score of the label "
+            "and the score of uniform attention. The loss without a head measures its effect; a "
+            "high score alone does not show it. Only changes of the loss that are clear of their "
+            "standard errors are coloured."
         ),
     ),
     "neighbours": _Head(
-        Words("Nearest tokens", "最近的 token"),
-        Words(
-            "Tokens whose embeddings point in the most similar direction (cosine; 1 = the same direction). The input "
-            "table embeds the tokens that are read, the output table predicts the next token.",
-            "嵌入方向最接近的 token（余弦，1 表示方向相同）。嵌入表用于读取，输出表用于预测。",
+        tr("Nearest tokens"),
+        tr(
+            "Tokens whose embeddings point in the most similar direction (cosine; 1 = the same "
+            "direction). The input table embeds the tokens that are read, the output table "
+            "predicts the next token."
         ),
     ),
     "vectors": _Head(
-        Words("One word at several positions", "同一个词在不同位置"),
-        Words(
-            "One word at several positions: the embedding is the same, and with each layer the vectors depend more on "
-            "the context. A cosine far below 1 shows that the model distinguishes the uses; compare it with the band "
-            "of random pairs.",
-            "同一个词出现在几个位置：嵌入相同，层数越高，向量越取决于上下文。"
-            "余弦远低于 1，说明模型区分了这些用法；可与随机 token 对的范围比较。",
+        tr("One word at several positions"),
+        tr(
+            "One word at several positions: the embedding is the same, and with each layer the "
+            "vectors depend more on the context. A cosine far below 1 shows that the model "
+            "distinguishes the uses; compare it with the band of random pairs."
         ),
     ),
     "curve": _Head(
-        Words("Training", "训练过程"),
-        Words(
-            "The losses of the run that made this model: on the text that it was trained on, and on text that was held "
-            "out. If only the first one falls, the model memorises its text.",
-            "训练出这个模型的那次训练的损失：在训练文本上的，和在留出文本上的。如果只有前者下降，模型是在背诵文本。",
+        tr("Training"),
+        tr(
+            "The losses of the run that made this model: on the text that it was trained on, and "
+            "on text that was held out. If only the first one falls, the model memorises its "
+            "text."
         ),
     ),
     "trace": _Head(
-        Words("Every step", "每一步"),
-        Words(
-            "Every step from ids to loss, read from the running code: its name, its shape in letters and in numbers, "
-            "its parameters and FLOPs, the formula, and the line of source that computes it.",
-            "从 id 到损失的每一步，都取自正在运行的代码：名字、用字母和数字写的形状、参数量与 FLOPs、公式，"
-            "以及计算它的那一行源码。",
+        tr("Every step"),
+        tr(
+            "Every step from ids to loss, read from the running code: its name, its shape in "
+            "letters and in numbers, its parameters and FLOPs, the formula, and the line of "
+            "source that computes it."
         ),
     ),
 }
@@ -197,13 +184,14 @@ def _section(anchor: str, look: Callable[[], _Parts], notes: list[Words]) -> Sec
     try:
         found = look()
     except GenerationError as error:
-        why = error.message
-        if not isinstance(why, Words):
-            why = Words(why, f"这一节没有结果（{why}）")
-        why = Words(f"{why.en[:1].upper()}{why.en[1:]}.", f"{why.zh}。")
-        notes.append(Words(f"The section {title.en!r} has no figures. {why.en}", f"“{title.zh}”一节没有图。{why.zh}"))
+        why = tr("{reason}.", stored(error.message).mapped(_capitalised))
+        notes.append(tr("The section {title!r} has no figures. {why}", title, why))
         return Section(title, {language: [why.of(language)] for language in LANGUAGES}, anchor)
     return Section(title, {language: [how.of(language), *found[language]] for language in LANGUAGES}, anchor)
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _both(make: Callable[[Language], list[_Part]]) -> _Parts:
@@ -217,7 +205,7 @@ def _shown(view: View, tables: int | None = None) -> Callable[[Language], list[_
 
 def _first(subject: Subject, reading: Reading, remarks: Sequence[Words]) -> Section:
     """The text, and the size of the model."""
-    title = Words("The text and the model", "文本与模型")
+    title = tr("The text and the model")
     parts: _Parts = {
         language: [*(remark.of(language) for remark in remarks), _facts(subject, reading, language)]
         for language in LANGUAGES
@@ -229,19 +217,19 @@ def _facts(subject: Subject, reading: Reading, language: Language) -> TextTable:
     config, counted = subject.module.config, sizes(subject.module.config)
     rows = list[tuple[Words, str]]()
     if reading.source is not None:
-        rows.append((Words("source", "源文本"), f"{reading.source}"))
-        rows.append((Words("target", "译文"), reading.text))
-        rows.append((Words("tokens", "token 数"), f"{len(reading.source_pieces):,} → {len(reading.pieces):,}"))
+        rows.append((tr("source"), f"{reading.source}"))
+        rows.append((tr("target"), reading.text))
+        rows.append((tr("tokens"), f"{len(reading.source_pieces):,} → {len(reading.pieces):,}"))
     else:
-        rows.append((Words("text", "文本"), reading.text))
-        rows.append((Words("tokens", "token 数"), f"{len(reading.pieces):,}"))
+        rows.append((tr("text"), reading.text))
+        rows.append((tr("tokens"), f"{len(reading.pieces):,}"))
     encoder = f"{config.n_encoder_layers} + " if isinstance(config, EncoderDecoderConfig) else ""
     rows += [
-        (Words("layers", "层数"), f"{encoder}{config.n_layers}"),
-        (Words("heads", "头数"), f"{config.n_heads} (d_head {config.d_head})"),
-        (Words("width", "宽度"), f"{config.d_model:,}"),
-        (Words("vocabulary", "词表"), f"{config.vocab_size:,}"),
-        (Words("parameters", "参数"), f"{counted.parameters:,}"),
+        (tr("layers"), f"{encoder}{config.n_layers}"),
+        (tr("heads"), tr("{n_heads} (d_head {d_head})", config.n_heads, config.d_head)),
+        (tr("width"), f"{config.d_model:,}"),
+        (tr("vocabulary"), f"{config.vocab_size:,}"),
+        (tr("parameters"), f"{counted.parameters:,}"),
     ]
     return TextTable("", (), [(name.of(language), value) for name, value in rows])
 
@@ -275,10 +263,7 @@ def _neighbour_table(views: Sequence[NeighboursView], language: Language) -> Tex
     """A column for each word and embedding table, the nearest tokens from top to bottom."""
     found = [one for view in views for one in view.nearest]
     tables = [re.split("[（(]", one.table.of(language))[0].strip() for one in found]
-    columns = [
-        Words(f"{one.piece}: {table}", f"{one.piece}：{table}").of(language)
-        for one, table in zip(found, tables, strict=True)
-    ]
+    columns = [tr("{piece}: {table}", one.piece, table).of(language) for one, table in zip(found, tables, strict=True)]
     rows = [
         [f"{one.pieces_K[rank]} {one.cosines_K[rank]:.2f}" if rank < len(one.pieces_K) else "" for one in found]
         for rank in range(max(len(one.pieces_K) for one in found))

@@ -12,6 +12,7 @@ from mingyue.inspection.tokens import token_label
 from mingyue.models import DecoderOnly, EncoderDecoder, Transformer
 from mingyue.nn import Taps
 from mingyue.text import Tokenizer
+from mingyue.words import tr
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ class Subject:
         source_ids = list[int]()
         if isinstance(self.module, EncoderDecoder):
             if source is None or self.source_tokenizer is None:
-                raise GenerationError("an encoder-decoder model reads two texts", advice="Give a source and a target.")
+                raise GenerationError(
+                    tr("an encoder-decoder model reads two texts"), advice=tr("Give a source and a target.")
+                )
             words, config = self.source_tokenizer, self.module.config
             source_ids = [*words.encode(source), words.eos_id]
             written = [*self.tokenizer.encode(text), self.tokenizer.eos_id]
@@ -79,7 +82,7 @@ class Subject:
             self._check(source_ids, "source ", config.source_vocab_size or config.vocab_size)
         else:
             if source is not None:
-                raise GenerationError("a decoder-only model reads one text: it has no source side")
+                raise GenerationError(tr("a decoder-only model reads one text: it has no source side"))
             spelled = self.tokenizer.encode(text)
             ids = [self.tokenizer.bos_id, *spelled] if self.starts_with_bos else spelled
             targets = ids[1:]
@@ -122,15 +125,25 @@ class Subject:
     def _check(self, ids: list[int], side: str, vocab_size: int, *, any_length: bool = False) -> None:
         context = self.module.config.context
         if not ids:
-            raise GenerationError("the text is empty")
+            raise GenerationError(tr("the text is empty"))
         if len(ids) > context and not any_length:
             raise GenerationError(
-                f"the {side}text has {len(ids)} tokens (special tokens included), "
-                f"the context of this model holds {context}",
-                advice="Give a shorter text.",
+                tr(
+                    "the {side}text has {n_ids} tokens (special tokens included), the context of this "
+                    "model holds {context}",
+                    side,
+                    len(ids),
+                    context,
+                ),
+                advice=tr("Give a shorter text."),
             )
         if max(ids) >= vocab_size:
             raise GenerationError(
-                f"the {side}text has token {max(ids)}, but the model knows only tokens 0 to {vocab_size - 1}",
-                advice="The tokenizer does not belong to this model.",
+                tr(
+                    "the {side}text has token {ids}, but the model knows only tokens 0 to {vocab_size}",
+                    side,
+                    max(ids),
+                    vocab_size - 1,
+                ),
+                advice=tr("The tokenizer does not belong to this model."),
             )

@@ -22,7 +22,7 @@ from mingyue.inspection.tokens import token_label, token_string
 from mingyue.inspection.view import View
 from mingyue.models import DecoderOnly
 from mingyue.scoring import window_starts
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, tr
 
 MOST_TOKENS = 20_000
 """Of a longer text the beginning is shown."""
@@ -35,7 +35,7 @@ _DARKEST = 8.0  # nats: P = 0.03 %
 class SurpriseView(View):
     """N tokens that were predicted, K alternatives for each."""
 
-    title = Words("Surprise of each token, −log P", "每个 token 的意外程度，−log P")
+    title = tr("Surprise of each token, −log P")
 
     pieces_N: tuple[str, ...]
     """The tokens as printable text."""
@@ -77,23 +77,23 @@ class SurpriseView(View):
                 marks,
                 low=0.0,
                 high=_DARKEST,
-                legend=Words("−log P, nats", "−log P（nat）").of(language),
+                legend=tr("−log P, nats").of(language),
                 note=self._about(language, coloured=True),
             )
         ]
 
     def tables(self, language: Language = "en") -> list[TextTable]:
         """The whole text in numbers, and its most surprising tokens."""
-        fact, value = (name.of(language) for name in (Words("of the text", "整段文本"), Words("value", "数值")))
+        fact, value = (name.of(language) for name in (tr("of the text"), tr("value")))
         surprise = 0.0 - self.total
         facts = [
-            (Words("tokens counted", "计入的 token"), f"{self.scored:,}"),
-            (Words("sum of −log P, nats", "−log P 之和（nat）"), decimals(surprise, 4)),
-            (Words("nats per token", "每 token 的 nat"), decimals(self.nats_per_token, 4)),
-            (Words("perplexity", "困惑度"), decimals(math.exp(min(self.nats_per_token, 700.0)))),
+            (tr("tokens counted"), f"{self.scored:,}"),
+            (tr("sum of −log P, nats"), decimals(surprise, 4)),
+            (tr("nats per token"), decimals(self.nats_per_token, 4)),
+            (tr("perplexity"), decimals(math.exp(min(self.nats_per_token, 700.0)))),
         ]
         rows = [[name.of(language), number] for name, number in facts]
-        title = Words("Surprise of the whole text", "整段文本的意外程度").of(language)
+        title = tr("Surprise of the whole text").of(language)
         whole = TextTable(title, [fact, value], rows, right=[value], note=self._about(language))
         return [whole, self._each(language)]
 
@@ -110,13 +110,10 @@ class SurpriseView(View):
     def _hover(self, n: int, language: Language) -> list[str]:
         value, token = self._value(n), token_at(int(self.position_N[n]), self.pieces_N[n])
         if value is None:
-            alone = Words(f"{token}, there is no token before it", f"{token}，前面没有 token")
+            alone = tr("{token}, there is no token before it", token)
             return [alone.of(language)]
         probability, rank = percent(math.exp(-value)), int(self.rank_N[n])
-        head = Words(
-            f"{token}, −log P = {value:.2f} nats, P = {probability}, rank {rank}",
-            f"{token}，−log P = {value:.2f} nat，P = {probability}，第 {rank} 名",
-        )
+        head = tr("{token}, −log P = {value:.2f} nats, P = {probability}, rank {rank}", token, value, probability, rank)
         return [head.of(language), *self._alternatives(n)]
 
     def _alternatives(self, n: int, gap: str = "  ") -> list[str]:
@@ -125,17 +122,14 @@ class SurpriseView(View):
 
     def _each(self, language: Language) -> TextTable:
         columns = (
-            Words("position", "位置"), Words("token", "token"), Words("−log P, nats", "−log P（nat）"), Words("P", "P"),
-            Words("rank", "名次"), Words("likeliest", "最可能的 token"),
+            tr("position"), tr("token"), tr("−log P, nats"), tr("P"),
+            tr("rank"), tr("likeliest"),
         )  # fmt: skip
         names = [column.of(language) for column in columns]
         positions = list(range(len(self.pieces_N)))
-        title = Words("Each token", "逐个 token")
+        title = tr("Each token")
         if len(positions) > _MOST_PRINTED:
-            title = Words(
-                f"The {_MOST_PRINTED} most surprising of {len(positions):,} tokens",
-                f"{len(positions):,} 个 token 中最意外的 {_MOST_PRINTED} 个",
-            )
+            title = tr("The {most_printed} most surprising of {n_positions:,} tokens", _MOST_PRINTED, len(positions))
             positions = sorted(positions, key=lambda n: -(self._value(n) or 0.0))[:_MOST_PRINTED]
         rows = []
         for n in positions:
@@ -152,35 +146,26 @@ class SurpriseView(View):
         if coloured:
             end = percent(math.exp(-_DARKEST))
             said.append(
-                Words(
-                    f"0 is certain; the larger, the less likely. The scale ends at {_DARKEST:.0f} nats (P = {end}).",
-                    f"0 表示确定，值越大，可能性越小；色标到 {_DARKEST:.0f} nat 为止（P = {end}）。",
+                tr(
+                    "0 is certain; the larger, the less likely. The scale ends at {darkest:.0f} nats (P = {end}).",
+                    _DARKEST,
+                    end,
                 )
             )
         if len(self.pieces_N) and self.rank_N[0] == 0:
-            said.append(
-                Words(
-                    "The first token has no probability: there is no token before it.",
-                    "第一个 token 没有概率：它前面没有 token。",
-                )
-            )
+            said.append(tr("The first token has no probability: there is no token before it."))
         if self.source is not None:
-            said.append(Words("Given the source text.", "以源文本为条件。"))
+            said.append(tr("Given the source text."))
         if self.scored > self.context:
             said.append(
-                Words(
-                    f"The context holds {self.context:,} tokens: the text is read in windows that move by "
-                    f"{self.stride:,}.",
-                    f"上下文为 {self.context:,} 个 token：文本按窗口读取，每次移动 {self.stride:,} 个。",
+                tr(
+                    "The context holds {context:,} tokens: the text is read in windows that move by {stride:,}.",
+                    self.context,
+                    self.stride,
                 )
             )
         if self.n_tokens > len(self.pieces_N):
-            said.append(
-                Words(
-                    f"The first {len(self.pieces_N):,} of {self.n_tokens:,} tokens.",
-                    f"共 {self.n_tokens:,} 个 token，这里是前 {len(self.pieces_N):,} 个。",
-                )
-            )
+            said.append(tr("The first {n_pieces_n:,} of {n_tokens:,} tokens.", len(self.pieces_N), self.n_tokens))
         return ("" if language == "zh" else " ").join(one.of(language) for one in said)
 
 
@@ -193,7 +178,7 @@ def surprise_view(subject: Subject, reading: Reading, *, top: int = 5) -> Surpri
     included) given the source. Raises `SettingsError` for `top` below 1, `GenerationError` for NaN logits.
     """
     if top < 1:
-        raise SettingsError(f"{top} tokens per position cannot be shown: give at least 1")
+        raise SettingsError(tr("{top} tokens per position cannot be shown: give at least 1", top))
     context = subject.module.config.context
     stride = max(1, context // 2)
     n_all = len(reading.targets_T)
@@ -206,8 +191,10 @@ def surprise_view(subject: Subject, reading: Reading, *, top: int = 5) -> Surpri
         found = _ranked(subject.logits(reading), reading.targets_T, top)
     if bool(torch.isnan(found.truth_logprob_N).any()):
         raise GenerationError(
-            "the model's output is NaN",
-            advice="Its weights are damaged, or training had diverged when it was saved. Use an earlier checkpoint.",
+            tr("the model's output is NaN"),
+            advice=tr(
+                "Its weights are damaged, or training had diverged when it was saved. Use an earlier checkpoint."
+            ),
         )
     return _view(subject, reading, found, n_kept, stride)
 

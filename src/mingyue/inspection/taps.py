@@ -11,7 +11,7 @@ from mingyue.errors import SettingsError
 from mingyue.inspection.labels import layer_label
 from mingyue.inspection.subject import Subject
 from mingyue.nn import Taps
-from mingyue.words import Language, Words
+from mingyue.words import Language, tr
 
 
 def stream_taps(n_blocks: int, stack: str = "") -> list[str]:
@@ -28,9 +28,9 @@ def tap_label(tap: str, language: Language = "en") -> str:
     if "blocks" in parts:
         return layer_label(int(parts[parts.index("blocks") + 1]), language)
     names = {
-        "static": Words("table", "嵌入表"),
-        "embeddings": Words("embeddings", "嵌入"),
-        "final": Words("final", "末端"),
+        "static": tr("table"),
+        "embeddings": tr("embeddings"),
+        "final": tr("final"),
     }
     return names[parts[-1]].of(language)
 
@@ -52,21 +52,26 @@ def check_taps(subject: Subject, taps: Iterable[str]) -> None:
             hint = _of_the_other_kind(subject, name, known)
             if hint is None:
                 guess = nearest(name, known)
-                hint = f"Did you mean {guess!r}?" if guess else f"The first are {', '.join(known[:5])}, …"
-            raise SettingsError(f"this model has no tap {name!r}", advice=hint)
+                hint = (
+                    tr("Did you mean {guess!r}?", guess)
+                    if guess
+                    else tr("The first are {known}, …", ", ".join(known[:5]))
+                )
+            raise SettingsError(tr("this model has no tap {name!r}", name), advice=hint)
 
 
 def _of_the_other_kind(subject: Subject, name: str, known: Sequence[str]) -> str | None:
     """Advice for a name that the other kind of model has."""
     if subject.of_pairs and matching(f"decoder.{name}", known):
-        return (
-            "An encoder-decoder model has its blocks in both stacks: names begin with `encoder.` or `decoder.`. "
-            'Give switch_off part="encoder", "decoder" (its self-attention) or "cross".'
+        return tr(
+            "An encoder-decoder model has its blocks in both stacks: names begin with `encoder.` "
+            'or `decoder.`. Give switch_off part="encoder", "decoder" (its self-attention) or '
+            '"cross".'
         )
     if not subject.of_pairs and name.startswith(("encoder.", "decoder.")):
-        return (
-            "A decoder-only model has neither encoder nor decoder: its names begin with `blocks.`. "
-            'Leave the part of switch_off out (part="self").'
+        return tr(
+            "A decoder-only model has neither encoder nor decoder: its names begin with "
+            '`blocks.`. Leave the part of switch_off out (part="self").'
         )
     return None
 

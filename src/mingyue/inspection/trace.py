@@ -19,28 +19,28 @@ from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.trace_steps import Step, Tracer, tokenizer_steps
 from mingyue.inspection.view import View
 from mingyue.training.loss import loss_of_logits
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, tr
 
 MOST_CELLS = 1 << 26
 """Attention weights of one layer: 256 MB."""
 _Groups = list[tuple[list[Step], str]]
 _BLOCK = re.compile(r"^(?:(?:encoder|decoder)\.)?blocks\.(\d+)")
 _PARTS = {
-    "text": Words("text", "文本"),
-    "embedding": Words("embedding", "嵌入"),
-    "source embedding": Words("source embedding", "源语言嵌入"),
-    "positions": Words("positions", "位置"),
-    "attention": Words("attention", "注意力"),
-    "encoder attention": Words("encoder attention", "编码器注意力"),
-    "decoder attention": Words("decoder attention", "解码器自注意力"),
-    "cross-attention": Words("cross-attention", "交叉注意力"),
-    "feedforward": Words("feed-forward", "前馈"),
-    "encoder feedforward": Words("encoder feed-forward", "编码器前馈"),
-    "decoder feedforward": Words("decoder feed-forward", "解码器前馈"),
-    "norms": Words("norms", "归一化"),
-    "output": Words("output layer", "输出层"),
-    "residual": Words("residual stream", "残差流"),
-    "loss": Words("loss", "损失"),
+    "text": tr("text"),
+    "embedding": tr("embedding"),
+    "source embedding": tr("source embedding"),
+    "positions": tr("positions"),
+    "attention": tr("attention"),
+    "encoder attention": tr("encoder attention"),
+    "decoder attention": tr("decoder attention"),
+    "cross-attention": tr("cross-attention"),
+    "feedforward": tr("feed-forward"),
+    "encoder feedforward": tr("encoder feed-forward"),
+    "decoder feedforward": tr("decoder feed-forward"),
+    "norms": tr("norms"),
+    "output": tr("output layer"),
+    "residual": tr("residual stream"),
+    "loss": tr("loss"),
 }
 
 
@@ -48,7 +48,7 @@ _PARTS = {
 class TraceView(View):
     """All steps of a forward pass, in order."""
 
-    title = Words("Every step from ids to loss", "从 id 到损失的每一步")
+    title = tr("Every step from ids to loss")
 
     text: str
     steps: tuple[Step, ...]
@@ -120,12 +120,14 @@ def trace_view(subject: Subject, reading: Reading) -> TraceView:
     if cells > MOST_CELLS:
         most = math.isqrt(MOST_CELLS // module.config.n_heads)
         raise NothingToShowError(
-            Words(
-                f"{longest:,} tokens have {cells:,} attention weights per layer; "
-                f"a trace computes at most {MOST_CELLS:,}",
-                f"{longest:,} 个 token 每层有 {cells:,} 个注意力权重；这里最多计算 {MOST_CELLS:,} 个",
+            tr(
+                "{longest:,} tokens have {cells:,} attention weights per layer; a trace computes at "
+                "most {most_cells:,}",
+                longest,
+                cells,
+                MOST_CELLS,
             ),
-            advice=f"Give a text of at most {most:,} tokens: the steps are the same.",
+            advice=tr("Give a text of at most {most:,} tokens: the steps are the same.", most),
         )
     recorder = Recorder(module)
     with recorder:
@@ -157,20 +159,20 @@ def _charts(view: TraceView, language: Language) -> list[Chart]:
         for part, (parameters, flops) in view.by_part().items()
         if parameters or flops
     ]
-    part = Words("part", "部件").of(language)
-    tied = Words("The output layer is the embedding table, which is counted once.", "输出层就是嵌入表，只计一次。")
+    part = tr("part").of(language)
+    tied = tr("The output layer is the embedding table, which is counted once.")
     return [
         BarChart(
-            Words("Parameters by part", "参数，按部件").of(language),
+            tr("Parameters by part").of(language),
             rows,
             x="part",
             y="parameters",
             x_title=part,
-            y_title=Words("parameters", "参数个数").of(language),
+            y_title=tr("parameters").of(language),
             note=tied.of(language) if any(step.formula == "x·Eᵀ" for step in view.steps) else "",
         ),
         BarChart(
-            Words("FLOPs of this text by part", "这段文本的 FLOPs，按部件").of(language),
+            tr("FLOPs of this text by part").of(language),
             rows,
             x="part",
             y="flops",
@@ -198,8 +200,8 @@ def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
     columns = [
         name.of(language)
         for name in (
-            Words("no.", "序号"), Words("step", "步骤"), Words("module", "模块"), Words("symbols", "符号形状"),
-            Words("shape", "实际形状"), Words("parameters", "参数"), Words("FLOPs", "FLOPs"), Words("RMS", "均方根"),
+            tr("no."), tr("step"), tr("module"), tr("symbols"),
+            tr("shape"), tr("parameters"), tr("FLOPs"), tr("RMS"),
         )
     ]  # fmt: skip
     rows: list[list[str]] = []
@@ -210,7 +212,7 @@ def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
         costly = [f"{cost:,}" if cost else "" for cost in costs]
         if path:
             last = number + len(group) - 1
-            again = Words(f"the same {len(group)} steps again", f"同样的 {len(group)} 步").of(language)
+            again = tr("the same {n_group} steps again", len(group)).of(language)
             rows.append([f"{number}–{last}" if len(group) > 1 else str(number), again, path, "", "", *costly, ""])
             number = last
         else:
@@ -219,10 +221,10 @@ def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
             size = "" if first.size is None else f"{first.size:.3g}"
             rows.append([str(number), name, first.module, _tuple(first.symbols), _tuple(first.shape), *costly, size])
     letters = ", ".join(f"{letter} = {size:,}" for letter, size in view.legend.items())
-    note = Words(
-        f"{letters}. N = tokens that are predicted. [1] … [8]: the eight shapes of multi-head attention. "
-        "RMS: root mean square of the result. Blocks are counted from 0.",
-        f"{letters}。N = 被预测的 token 数。[1] … [8]：多头注意力的八个形状。均方根：结果的均方根。层从 0 数起。",
+    note = tr(
+        "{letters}. N = tokens that are predicted. [1] … [8]: the eight shapes of multi-head "
+        "attention. RMS: root mean square of the result. Blocks are counted from 0.",
+        letters,
     )
     return TextTable(
         view.title.of(language),
@@ -240,7 +242,7 @@ def _drawn_steps(view: TraceView, language: Language) -> TextTable:
     costs = _costs(view, groups, language)
     shown = [0, 1, 3, 4, 5, 6]  # all but the module and the RMS
     columns = [costs.columns[column] for column in shown]
-    formula = Words("formula", "公式").of(language)
+    formula = tr("formula").of(language)
     rows = [
         [*(row[column] for column in shown), "" if path else group[0].formula]
         for row, (group, path) in zip(costs.rows, groups, strict=True)
@@ -251,8 +253,8 @@ def _drawn_steps(view: TraceView, language: Language) -> TextTable:
 
 def _lines(groups: _Groups, language: Language) -> TextTable:
     names = (
-        Words("no.", "序号"), Words("step", "步骤"), Words("formula", "公式"), Words("source", "源代码"),
-        Words("tap", "tap"),
+        tr("no."), tr("step"), tr("formula"), tr("source"),
+        tr("tap"),
     )  # fmt: skip
     columns = [name.of(language) for name in names]
     rows: list[list[str]] = []
@@ -263,41 +265,35 @@ def _lines(groups: _Groups, language: Language) -> TextTable:
             where = f"{first.source}:{first.line}"
             rows.append([str(number + 1), first.name.of(language), first.formula, where, first.tap])
         number += len(group)
-    title = Words("Formulas and source lines", "公式与源代码行")
-    note = Words(
-        "Files and lines are those of the code that ran. A tap is the name under which a value can be captured and "
-        "edited. [view]: the same memory in another shape; [copy]: the numbers are copied.",
-        "文件和行号是实际执行的代码。tap 是可以查看和修改这个值的名字。"
-        "[view]：同一块内存换个形状；[copy]：数字被复制。",
+    title = tr("Formulas and source lines")
+    note = tr(
+        "Files and lines are those of the code that ran. A tap is the name under which a "
+        "value can be captured and edited. [view]: the same memory in another shape; [copy]: "
+        "the numbers are copied."
     )
     spared = [columns[2], columns[3]]
     return TextTable(title.of(language), columns, rows, right=[columns[0]], note=note.of(language), spared=spared)
 
 
 def _sums(view: TraceView, language: Language) -> TextTable:
-    columns = [
-        name.of(language) for name in (Words("part", "部件"), Words("parameters", "参数"), Words("FLOPs", "FLOPs"))
-    ]
+    columns = [name.of(language) for name in (tr("part"), tr("parameters"), tr("FLOPs"))]
     rows = [
         [_PARTS[part].of(language), f"{parameters:,}", f"{flops:,}"]
         for part, (parameters, flops) in view.by_part().items()
         if parameters or flops
     ]
-    rows.append([Words("all", "合计").of(language), f"{view.parameters:,}", f"{view.flops:,}"])
+    rows.append([tr("all").of(language), f"{view.parameters:,}", f"{view.flops:,}"])
     note = _how_counted(language)
     if view.loss is not None:
-        loss = Words(
-            f" Loss of the text: {view.loss:.4f} nats per token.", f"这段文本的损失：每 token {view.loss:.4f} nat。"
-        )
+        loss = tr(" Loss of the text: {loss:.4f} nats per token.", view.loss)
         note += loss.of(language)
-    return TextTable(Words("Sums", "合计").of(language), columns, rows, right=columns[1:], note=note)
+    return TextTable(tr("Sums").of(language), columns, rows, right=columns[1:], note=note)
 
 
 def _how_counted(language: Language) -> str:
-    return Words(
-        "FLOPs are those of matrix products, a multiply-add as 2, over every pair of positions in attention; the fused "
-        "causal kernel skips most of the masked half.",
-        "只计矩阵乘法，一次乘加算 2；注意力里每一对位置都算上。融合的因果内核会省去大部分被遮住的一半。",
+    return tr(
+        "FLOPs are those of matrix products, a multiply-add as 2, over every pair of "
+        "positions in attention; the fused causal kernel skips most of the masked half."
     ).of(language)
 
 

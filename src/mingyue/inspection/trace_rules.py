@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from mingyue.inspection.recording import Operation
-from mingyue.words import Words
+from mingyue.words import Words, tr
 
 _STACK = re.compile(r"^(encoder|decoder)\.")
 _BLOCK = re.compile(r"^blocks\.\d+")
@@ -56,27 +56,23 @@ def rule_of(operation: Operation, count: int) -> Rule | None:
 def _norm(kind: str, name: str) -> Rule:
     formula = "(x − mean) / √(var + ε) · g + b" if name == "layer_norm" else "x / √(mean(x²) + ε) · g"
     if kind.endswith("query_norm"):
-        return Rule(Words("normalise each query", "归一化每个查询"), "Q H D", formula)
+        return Rule(tr("normalise each query"), "Q H D", formula)
     if kind.endswith("key_norm"):
-        return Rule(Words("normalise each key", "归一化每个键"), "K G D", formula)
-    place = Words("final norm", "最终归一化") if kind == "final_norm" else Words("norm", "归一化")
+        return Rule(tr("normalise each key"), "K G D", formula)
+    place = tr("final norm") if kind == "final_norm" else tr("norm")
     return Rule(place, "Q M", formula)
 
 
-_LOOKUP = Rule(Words("look up the embeddings of the ids", "查表：取出各 id 的嵌入"), "Q M", "x = E[ids]")
-_SCALE = Rule(Words("scale the vectors", "放大向量"), "Q M", "x = x · √M")
-_RESIDUAL = Rule(Words("add to the residual stream", "加回残差流"), "Q M", "x = x + sublayer(x)")
-_ACTIVATION = Rule(Words("activation", "激活函数"), "Q F", "h = activation(u)")
-_SPLIT = Rule(Words("split into heads (view)", "拆成各头（view）"), "Q H+2G D", "", 3)
-_QUERY = Rule(
-    Words("queries: heads before positions (transpose)", "查询：头换到位置之前（transpose）"), "H Q D", "q = Qᵀ", 4
-)
-_KEY = Rule(Words("keys: heads before positions (transpose)", "键：头换到位置之前（transpose）"), "G K D", "k = Kᵀ", 4)
-_VALUE = Rule(
-    Words("values: heads before positions (transpose)", "值：头换到位置之前（transpose）"), "G K D", "v = Vᵀ", 4
-)
+_LOOKUP = Rule(tr("look up the embeddings of the ids"), "Q M", "x = E[ids]")
+_SCALE = Rule(tr("scale the vectors"), "Q M", "x = x · √M")
+_RESIDUAL = Rule(tr("add to the residual stream"), "Q M", "x = x + sublayer(x)")
+_ACTIVATION = Rule(tr("activation"), "Q F", "h = activation(u)")
+_SPLIT = Rule(tr("split into heads (view)"), "Q H+2G D", "", 3)
+_QUERY = Rule(tr("queries: heads before positions (transpose)"), "H Q D", "q = Qᵀ", 4)
+_KEY = Rule(tr("keys: heads before positions (transpose)"), "G K D", "k = Kᵀ", 4)
+_VALUE = Rule(tr("values: heads before positions (transpose)"), "G K D", "v = Vᵀ", 4)
 
-INPUT = Rule(Words("input of attention", "注意力的输入"), "Q M", "x", 1)
+INPUT = Rule(tr("input of attention"), "Q M", "x", 1)
 """Not an operation: the input of the fused projection."""
 
 _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
@@ -84,22 +80,22 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
     ("source_embedding", "", "embedding"): _LOOKUP,
     ("model", "TransformerBase._embed", "mul"): _SCALE,
     ("positions", "LearnedPositions.add", "embedding"): Rule(
-        Words("look up the embeddings of the positions", "查表：取出各位置的嵌入"), "Q M", "p = P[0 … T−1]"
+        tr("look up the embeddings of the positions"), "Q M", "p = P[0 … T−1]"
     ),
     ("positions", "SinusoidalPositions.add", "embedding"): Rule(
-        Words("sines and cosines of the positions", "各位置的正弦与余弦"), "Q M", "p = sin, cos(pos / 10000^(2i/M))"
+        tr("sines and cosines of the positions"), "Q M", "p = sin, cos(pos / 10000^(2i/M))"
     ),
-    ("positions", "LearnedPositions.add", "add"): Rule(Words("add the positions", "加上位置"), "Q M", "x = x + p"),
-    ("positions", "SinusoidalPositions.add", "add"): Rule(Words("add the positions", "加上位置"), "Q M", "x = x + p"),
+    ("positions", "LearnedPositions.add", "add"): Rule(tr("add the positions"), "Q M", "x = x + p"),
+    ("positions", "SinusoidalPositions.add", "add"): Rule(tr("add the positions"), "Q M", "x = x + p"),
     ("positions", "RotaryPositions.rotation", "embedding", 0): Rule(
-        Words("cosines of the rotary angles", "旋转角的余弦"), "Q D", "cos(pos · θᵢ)"
+        tr("cosines of the rotary angles"), "Q D", "cos(pos · θᵢ)"
     ),
     ("positions", "RotaryPositions.rotation", "embedding", 1): Rule(
-        Words("sines of the rotary angles", "旋转角的正弦"), "Q D", "±sin(pos · θᵢ)"
+        tr("sines of the rotary angles"), "Q D", "±sin(pos · θᵢ)"
     ),
     # Self-attention: one projection, then views of its result.
     ("attention.qkv", "", "linear"): Rule(
-        Words("queries, keys and values by one matrix", "一个矩阵同时算出查询、键、值"),
+        tr("queries, keys and values by one matrix"),
         "Q (H+2G)·D", "[Q; K; V] = x·Wᵀ + b", 2,
     ),
     ("attention", "MultiHeadAttention.project_qkv", "view"): _SPLIT,
@@ -107,93 +103,93 @@ _RULES: dict[tuple[str, str, str] | tuple[str, str, str, int], Rule] = {
     ("attention", "MultiHeadAttention.project_qkv", "transpose", 1): _KEY,
     ("attention", "MultiHeadAttention.project_qkv", "transpose", 2): _VALUE,
     ("attention", "RotaryRotation.rotate", "addcmul", 0): Rule(
-        Words("rotate the queries by position", "按位置旋转查询"), "H Q D", "q = R(pos)·q"
+        tr("rotate the queries by position"), "H Q D", "q = R(pos)·q"
     ),
     ("attention", "RotaryRotation.rotate", "addcmul", 1): Rule(
-        Words("rotate the keys by position", "按位置旋转键"), "G K D", "k = R(pos)·k"
+        tr("rotate the keys by position"), "G K D", "k = R(pos)·k"
     ),
     # Cross-attention: queries of the target, keys and values of the source.
     ("cross_attention.key_value", "", "linear"): Rule(
-        Words("keys and values of the source", "源文本的键和值"), "K 2G·D", "[K; V] = memory·Wᵀ + b"
+        tr("keys and values of the source"), "K 2G·D", "[K; V] = memory·Wᵀ + b"
     ),
     ("cross_attention", "CrossAttention.project_kv", "view"): Rule(
-        Words("split into heads (view)", "拆成各头（view）"), "K 2G D", ""
+        tr("split into heads (view)"), "K 2G D", ""
     ),
     ("cross_attention", "CrossAttention.project_kv", "transpose", 0): _KEY,
     ("cross_attention", "CrossAttention.project_kv", "transpose", 1): _VALUE,
     ("cross_attention.query", "", "linear"): Rule(
-        Words("queries of the target", "目标文本的查询"), "Q H·D", "Q = x·Wᵀ + b"
+        tr("queries of the target"), "Q H·D", "Q = x·Wᵀ + b"
     ),
     ("cross_attention", "CrossAttention.forward", "view", 0): Rule(
-        Words("split into heads (view)", "拆成各头（view）"), "Q H D", ""
+        tr("split into heads (view)"), "Q H D", ""
     ),
     ("cross_attention", "CrossAttention.forward", "transpose", 0): _QUERY,
     # Both kinds of attention.
     ("attention", "explicit_attention", "repeat_interleave", 0): Rule(
-        Words("repeat keys for the heads that share them", "键复制给共用它的各头"), "H K D", ""
+        tr("repeat keys for the heads that share them"), "H K D", ""
     ),
     ("attention", "explicit_attention", "repeat_interleave", 1): Rule(
-        Words("repeat values for the heads that share them", "值复制给共用它的各头"), "H K D", ""
+        tr("repeat values for the heads that share them"), "H K D", ""
     ),
     ("attention", "explicit_attention", "matmul", 0): Rule(
-        Words("dot product of every query with every key", "每个查询与每个键的点积"), "H Q K", "q·kᵀ", 5
+        tr("dot product of every query with every key"), "H Q K", "q·kᵀ", 5
     ),
     ("attention", "explicit_attention", "div"): Rule(
-        Words("scores: scaled", "得分：缩放"), "H Q K", "q·kᵀ / √D", 5
+        tr("scores: scaled"), "H Q K", "q·kᵀ / √D", 5
     ),
     ("attention", "explicit_attention", "masked_fill", 0): Rule(
-        Words("mask the scores", "用掩码遮住不可见的位置"), "H Q K", "masked → −∞", 5
+        tr("mask the scores"), "H Q K", "masked → −∞", 5
     ),
     ("attention", "explicit_attention", "softmax"): Rule(
-        Words("weights: softmax of each row", "权重：逐行 softmax"), "H Q K", "exp(s) / Σ exp(s)", 5
+        tr("weights: softmax of each row"), "H Q K", "exp(s) / Σ exp(s)", 5
     ),
     ("attention", "explicit_attention", "masked_fill", 1): Rule(
-        Words("masked weights are exactly 0", "被遮住的权重恰好为 0"), "H Q K", "masked → 0", 5
+        tr("masked weights are exactly 0"), "H Q K", "masked → 0", 5
     ),
     ("attention", "explicit_attention", "matmul", 1): Rule(
-        Words("weighted sum of values per head", "各头对值加权求和"), "H Q D", "weights·v", 5
+        tr("weighted sum of values per head"), "H Q D", "weights·v", 5
     ),
     ("attention", "Attention.join_heads", "transpose"): Rule(
-        Words("back: positions before heads (transpose)", "换回：位置在前，头在后（transpose）"), "Q H D", "", 6
+        tr("back: positions before heads (transpose)"), "Q H D", "", 6
     ),
     ("attention", "Attention.join_heads", "flatten"): Rule(
-        Words("concatenate the heads (flatten)", "拼接各头（flatten）"), "Q H·D", "", 7
+        tr("concatenate the heads (flatten)"), "Q H·D", "", 7
     ),
     ("attention.output", "", "linear"): Rule(
-        Words("output projection", "输出投影"), "Q M", "heads·Wᵀ + b", 8
+        tr("output projection"), "Q M", "heads·Wᵀ + b", 8
     ),
     ("cross_attention.output", "", "linear"): Rule(
-        Words("output projection", "输出投影"), "Q M", "heads·Wᵀ + b", 8
+        tr("output projection"), "Q M", "heads·Wᵀ + b", 8
     ),
     # Feed-forward.
     ("feedforward.inner", "", "linear"): Rule(
-        Words("project to the inner width", "投影到内部宽度"), "Q F", "u = x·W₁ᵀ + b₁"
+        tr("project to the inner width"), "Q F", "u = x·W₁ᵀ + b₁"
     ),
     ("feedforward", "FeedForward.forward", "relu"): _ACTIVATION,
     ("feedforward", "FeedForward.forward", "gelu"): _ACTIVATION,
     ("feedforward", "FeedForward.forward", "silu"): _ACTIVATION,
     ("feedforward", "squared_relu", "mul"): _ACTIVATION,
     ("feedforward", "gated", "mul"): Rule(
-        Words("gate: silu of one half times the other", "门控：一半过 silu，再乘另一半"), "Q F", "h = silu(gate) ⊙ up"
+        tr("gate: silu of one half times the other"), "Q F", "h = silu(gate) ⊙ up"
     ),
     ("feedforward.output", "", "linear"): Rule(
-        Words("project back to the model width", "投影回模型宽度"), "Q M", "h·W₂ᵀ + b₂"
+        tr("project back to the model width"), "Q M", "h·W₂ᵀ + b₂"
     ),
     ("block", "Block._add", "add"): _RESIDUAL,
     ("output", "", "linear"): Rule(
-        Words("logits: a score for every token of the vocabulary", "logits：给词表里每个 token 打分"), "Q V", "x·Wᵀ + b"
+        tr("logits: a score for every token of the vocabulary"), "Q V", "x·Wᵀ + b"
     ),
     # Outside the modules.
     ("model", "text_loss", "log_softmax"): Rule(
-        Words("softmax, as logarithms", "softmax（取对数）"), "N V", "log P = z − log Σ exp(z)"
+        tr("softmax, as logarithms"), "N V", "log P = z − log Σ exp(z)"
     ),
     ("model", "text_loss", "neg"): Rule(
-        Words("−log P of the next token", "下一个 token 的 −log P"), "N", "−log P(xₜ₊₁ | x₁ … xₜ)"
+        tr("−log P of the next token"), "N", "−log P(xₜ₊₁ | x₁ … xₜ)"
     ),
     ("model", "loss_of_logits", "cross_entropy"): Rule(
-        Words("sum: what training minimises", "求和：训练所最小化的量"), "", "−Σ log P"
+        tr("sum: what training minimises"), "", "−Σ log P"
     ),
     ("model", "text_loss", "div"): Rule(
-        Words("loss of the text, nats per token", "整段文本的损失，每 token 的 nat"), "", "−Σ log P / N"
+        tr("loss of the text, nats per token"), "", "−Σ log P / N"
     ),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from mingyue.inspection.trace_rules import INPUT, Rule, kind_of, rule_of
 from mingyue.models import TiedOutput, Transformer
 from mingyue.models.sizes import computed_cells
 from mingyue.text import Tokenizer
-from mingyue.words import Words
+from mingyue.words import Words, tr
 
 _ACTIVATIONS = {"relu": "max(0, u)", "gelu": "gelu(u)", "silu": "u · sigmoid(u)", "mul": "max(0, u)²"}
 _RESHAPING = ("view", "transpose", "flatten")
@@ -56,12 +56,12 @@ def tokenizer_steps(reading: Reading) -> list[Step]:
     where = "mingyue" + source.rpartition("mingyue")[2].replace("\\", "/")
     line = inspect.getsourcelines(Tokenizer.encode)[1]
     step = Step(
-        name=Words("text to ids", "文本变成 id"), module="", symbols=("B", "T"), shape=(1, len(reading.ids_T)),
+        name=tr("text to ids"), module="", symbols=("B", "T"), shape=(1, len(reading.ids_T)),
         parameters=0, flops=0, formula="ids = encode(text)", source=where, line=line, part="text",
     )  # fmt: skip
     if reading.source_ids_S is None:
         return [step]
-    name = Words("source text to ids", "源文本变成 id")
+    name = tr("source text to ids")
     return [replace(step, name=name, symbols=("B", "S"), shape=(1, len(reading.source_ids_S))), step]
 
 
@@ -182,4 +182,4 @@ class Tracer:
         head = kind.partition(".")[0]
         if head in ("attention", "feedforward"):
             return prefix + head
-        return {"cross_attention": "cross-attention", "source_embedding": "source embedding"}.get(head, head)
+        return {"cross_attention": "cross-attention", "source_embedding": tr("source embedding")}.get(head, head)

@@ -17,10 +17,10 @@ from mingyue.inspection.subject import Subject
 from mingyue.inspection.taps import tap_label
 from mingyue.inspection.view import View
 from mingyue.inspection.word_vectors import WordVectors, compare_word
-from mingyue.words import Language, TextTable, Words
+from mingyue.words import Language, TextTable, Words, listed, tr
 
-_WORD = Words("pairs of occurrences of the word", "这个词的各处之间")
-_OTHERS = Words("random pairs of other tokens", "随机的其他 token 之间")
+_WORD = tr("pairs of occurrences of the word")
+_OTHERS = tr("random pairs of other tokens")
 _MOST_PAIRS_LISTED = 6
 _SAME = 1e-5  # vectors closer than this, relative to the largest distance, are equal but for rounding
 _LEAST_SHARE = 0.01  # of the variance on the second direction of a PCA that is drawn
@@ -30,7 +30,7 @@ _LEAST_SHARE = 0.01  # of the variance on the second direction of a PCA that is 
 class VectorsView(WordVectors, View):
     """The vectors of one word in tables and charts."""
 
-    title = Words("One word in several contexts", "同一个词，不同的语境")
+    title = tr("One word in several contexts")
 
     def charts(self, language: Language = "en") -> list[Chart]:
         """Cosines by layer, their matrices, the PCA."""
@@ -78,25 +78,22 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         if np.isfinite(mean):
             rows.append({"layer": tick, "which": _OTHERS.of(language), "mean": mean, "low": low, "high": high})
     by_layer = LineChart(
-        Words(f'"{word}": cosine similarity of its vectors by layer', f"“{word}”：各层里向量的余弦相似度").of(language),
+        tr('"{word}": cosine similarity of its vectors by layer', word).of(language),
         rows,
         x="layer",
         y="mean",
         series="which",
         low="low",
         high="high",
-        x_title=Words("layer, from the embedding table to the end of the model", "层，从嵌入表到模型末端").of(language),
-        y_title=Words("cosine", "余弦").of(language),
-        note=Words(
-            "Lines are means; the band of the word spans minimum to maximum, that of the random pairs 5 % to 95 %.",
-            "线为均值；该词的色带为最小值到最大值，随机对的色带为 5 % 到 95 %。",
+        x_title=tr("layer, from the embedding table to the end of the model").of(language),
+        y_title=tr("cosine").of(language),
+        note=tr(
+            "Lines are means; the band of the word spans minimum to maximum, that of the random pairs 5 % to 95 %."
         ).of(language),
     )
     note, low = _about(view, language), _low(view)
     grid = MatrixGrid(
-        Words(f'"{word}": cosines between its occurrences by layer', f"“{word}”：各处出现之间的余弦，逐层").of(
-            language
-        ),
+        tr('"{word}": cosines between its occurrences by layer', word).of(language),
         view.cosines_LNN[None],
         row_titles=[""],
         column_titles=layers,
@@ -104,14 +101,11 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         column_labels=[str(number) for number in range(1, len(labels) + 1)],
         low=low,
         high=1.0,
-        note=Words(
-            "Rows and columns: the occurrences. Each layer has its own map, all on one scale.",
-            "行和列：各处出现。每层一张图，共用一个色标。",
-        ).of(language),
+        note=tr("Rows and columns: the occurrences. Each layer has its own map, all on one scale.").of(language),
         language=language,
     )
     last = MatrixChart(
-        Words(f'"{word}": cosines at the end of the model', f"“{word}”：模型末端的余弦").of(language),
+        tr('"{word}": cosines at the end of the model', word).of(language),
         view.cosines_LNN[-1],
         row_labels=labels,
         column_labels=labels,
@@ -135,17 +129,11 @@ def _no_plane(view: VectorsView) -> Words | None:
     apart_NN = np.linalg.norm(view.vectors_LNM[-1][:, None] - view.vectors_LNM[-1], axis=-1)
     different = len({tuple(row) for row in (apart_NN <= _SAME * (1e-30 + apart_NN.max())).tolist()})
     if float(view.explained_2.sum()) < _SAME or different < 2:
-        return Words("No PCA: the final vectors do not differ.", "不画 PCA：末端的向量没有差别。")
+        return tr("No PCA: the final vectors do not differ.")
     if different < 3:
-        return Words(
-            "No PCA: two different vectors lie on a line, and their cosine says all.",
-            "不画 PCA：只有两个不同的向量，它们在一条直线上，看余弦即可。",
-        )
+        return tr("No PCA: two different vectors lie on a line, and their cosine says all.")
     if float(view.explained_2[1]) < _LEAST_SHARE:
-        return Words(
-            f"No PCA: the final vectors lie on a line ({view.explained_2[0]:.1%} of their variance).",
-            f"不画 PCA：末端的向量几乎在一条直线上（占方差的 {view.explained_2[0]:.1%}）。",
-        )
+        return tr("No PCA: the final vectors lie on a line ({explained_2:.1%} of their variance).", view.explained_2[0])
     return None
 
 
@@ -163,21 +151,21 @@ def _plane(view: VectorsView, language: Language) -> Chart:
         listed = ", ".join(str(number + 1) for number in numbers)
         points.append({"first": x, "second": y, "label": view.labels_N[numbers[0]] if len(numbers) == 1 else listed})
     return ScatterChart(
-        Words(f'"{word}": PCA of its final vectors', f"“{word}”：末端向量的平面图（PCA）").of(language),
+        tr('"{word}": PCA of its final vectors', word).of(language),
         points,
         x="first",
         y="second",
         label="label",
-        x_title=Words(f"first direction, {first:.0%} of the variance", f"第一方向，占方差 {first:.0%}").of(language),
-        y_title=Words(f"second direction, {second:.0%} of the variance", f"第二方向，占方差 {second:.0%}").of(language),
+        x_title=tr("first direction, {first:.0%} of the variance", first).of(language),
+        y_title=tr("second direction, {second:.0%} of the variance", second).of(language),
     )
 
 
 def _tables(view: VectorsView, language: Language) -> list[TextTable]:
     """Cosines by layer with the baseline, and the occurrences with what they attend to."""
     columns = [
-        Words("layer", "层"), Words("mean cosine", "平均余弦"), Words("minimum", "最小"), Words("maximum", "最大"),
-        Words("random pairs: mean", "随机对：均值"), Words("5 %", "5 %"), Words("95 %", "95 %"),
+        tr("layer"), tr("mean cosine"), tr("minimum"), tr("maximum"),
+        tr("random pairs: mean"), tr("5 %"), tr("95 %"),
     ]  # fmt: skip
     names = [column.of(language) for column in columns]
     rows = []
@@ -185,10 +173,7 @@ def _tables(view: VectorsView, language: Language) -> list[TextTable]:
         numbers = [float(pairs_P.mean()), float(pairs_P.min()), float(pairs_P.max()), *baseline]
         rows.append([tap_label(tap, language), *map(decimals, numbers)])
     by_layer = TextTable(
-        Words(
-            f'"{view.word}" at {len(view.labels_N)} positions: cosines of its vectors',
-            f"“{view.word}”的 {len(view.labels_N)} 处：向量之间的余弦",
-        ).of(language),
+        tr('"{word}" at {n_labels_n} positions: cosines of its vectors', view.word, len(view.labels_N)).of(language),
         names,
         rows,
         right=names[1:],
@@ -197,8 +182,8 @@ def _tables(view: VectorsView, language: Language) -> list[TextTable]:
     headings = [
         column.of(language)
         for column in (
-            Words("occurrence", "出现"), Words("text", "文本"), Words("position", "位置"), Words("token", "token"),
-            Words("attends to", "能注意到"),
+            tr("occurrence"), tr("text"), tr("position"), tr("token"),
+            tr("attends to"),
         )
     ]  # fmt: skip
     spots = [
@@ -208,7 +193,7 @@ def _tables(view: VectorsView, language: Language) -> list[TextTable]:
         )
     ]
     where = TextTable(
-        Words("Occurrences (texts from 1, positions from 0)", "出现之处（文本从 1 数，位置从 0 数）").of(language),
+        tr("Occurrences (texts from 1, positions from 0)").of(language),
         headings,
         spots,
         right=headings[1:3],
@@ -222,32 +207,21 @@ def _about(view: VectorsView, language: Language) -> str:
     if len(view.pieces) > 1:
         pieces = " + ".join(view.pieces)
         notes.append(
-            Words(
-                f"The word is {len(view.pieces)} tokens ({pieces}); its vector is that of the last one.",
-                f"这个词由 {len(view.pieces)} 个 token 组成（{pieces}）；取最后一个 token 的向量。",
+            tr(
+                "The word is {n_pieces} tokens ({pieces}); its vector is that of the last one.",
+                len(view.pieces),
+                pieces,
             )
         )
     if len(set(view.token_N.tolist())) > 1:
-        notes.append(
-            Words(
-                "Its last token is not the same everywhere, so the vectors in the embedding table differ too.",
-                "它在各处的末尾 token 并不相同，所以嵌入表里的向量也不同。",
-            )
-        )
+        notes.append(tr("Its last token is not the same everywhere, so the vectors in the embedding table differ too."))
     else:
-        notes.append(
-            Words("In the embedding table that token has a single vector.", "在嵌入表里这个 token 只有一个向量。")
-        )
+        notes.append(tr("In the embedding table that token has a single vector."))
     notes.append(_attended(view))
     if view.found > len(view.labels_N):
-        notes.append(
-            Words(
-                f"The first {len(view.labels_N)} of {view.found} occurrences are shown.",
-                f"共出现 {view.found} 处，这里是前 {len(view.labels_N)} 处。",
-            )
-        )
+        notes.append(tr("The first {n_labels_n} of {found} occurrences are shown.", len(view.labels_N), view.found))
     if not np.isfinite(view.baseline_L3).all():
-        notes.append(Words("There are no other tokens to compare with.", "没有其他 token 可供比较。"))
+        notes.append(tr("There are no other tokens to compare with."))
     if (why := _no_plane(view)) is not None:
         notes.append(why)
     return ("" if language == "zh" else " ").join(note.of(language) for note in notes)
@@ -256,39 +230,37 @@ def _about(view: VectorsView, language: Language) -> str:
 def _attended(view: VectorsView) -> Words:
     """The tokens that a token attends to in this model, and the occurrences that therefore cannot differ."""
     if view.causal:
-        seen = Words(
-            "In this model a token attends only to itself and to the tokens before it.",
-            "在这个模型里，一个 token 只能注意到自己和前面的 token。",
-        )
-        why = Words("have the same tokens before them (or none)", "前面的 token 完全相同（或前面没有 token）")
-        advice = Words(" Show the word after different words.", "请把这个词放在不同的词后面再看。")
+        seen = tr("In this model a token attends only to itself and to the tokens before it.")
+        why = tr("have the same tokens before them (or none)")
+        advice = tr(" Show the word after different words.")
     else:
-        seen = Words(
-            "In the encoder every token attends to the whole text.", "在编码器里，每个 token 都能注意到整段文本。"
-        )
-        why = Words("are at the same position in equal texts", "处在相同文本的相同位置")
+        seen = tr("In the encoder every token attends to the whole text.")
+        why = tr("are at the same position in equal texts")
         advice = Words("", "")
     if not view.alike:
         return seen
     few, more = view.alike[:_MOST_PAIRS_LISTED], len(view.alike) - _MOST_PAIRS_LISTED
-    listed = Words(
-        ", ".join(f"{one + 1} = {other + 1}" for one, other in few) + (f" and {more} more pairs" if more > 0 else ""),
-        "、".join(f"{one + 1} = {other + 1}" for one, other in few) + (f" 等 {len(view.alike)} 对" if more > 0 else ""),
-    )
+    pairs = listed([f"{one + 1} = {other + 1}" for one, other in few])
+    if more > 0:
+        pairs = tr("{pairs} and {more} more pairs", pairs, more)
     apart = f"{view.alike_apart:.0e}" if view.alike_apart else "0"
-    return Words(
-        f"{seen.en} Occurrences ({listed.en}) {why.en}: their vectors cannot differ, at any layer "
-        f"(measured difference: {apart}).{advice.en}",
-        f"{seen.zh}有几处（{listed.zh}）{why.zh}：它们的向量在任何一层都不可能不同（实测差 {apart}）。{advice.zh}",
+    return tr(
+        "{seen} Occurrences ({pairs}) {why}: their vectors cannot differ, at any layer "
+        "(measured difference: {apart}).{advice}",
+        seen,
+        pairs,
+        why,
+        apart,
+        advice,
     )
 
 
 def _attends_to(view: VectorsView, position: int, language: Language) -> str:
     if not view.causal:
-        return Words("the whole text", "整段文本").of(language)
+        return tr("the whole text").of(language)
     if position == 0:
-        return Words("only itself", "只有自己").of(language)
-    return Words(f"itself and {position} before it", f"自己和前面 {position} 个 token").of(language)
+        return tr("only itself").of(language)
+    return tr("itself and {position} before it", position).of(language)
 
 
 COMMAND = Command(

@@ -15,7 +15,7 @@ from mingyue.inspection.taps import stream_taps
 from mingyue.inspection.tokens import Occurrence, decoded, occurrences
 from mingyue.models import EncoderDecoder
 from mingyue.printable import printable
-from mingyue.words import Words
+from mingyue.words import tr
 
 MOST_TEXTS = 64
 MOST_OCCURRENCES = 32
@@ -71,19 +71,23 @@ class WordVectors:
 def compare_word(subject: Subject, word: str, texts: Sequence[str], seed: int) -> WordVectors:
     """The vectors of `word` in `texts`, as `mingyue.inspection.vectors.vectors_view` describes."""
     if not word:
-        raise NothingToShowError(Words("the word is empty", "要找的词是空的"))
+        raise NothingToShowError(tr("the word is empty"))
     if len(texts) > MOST_TEXTS:
-        raise GenerationError(f"{len(texts)} texts, at most {MOST_TEXTS} are compared", advice="Give fewer texts.")
+        raise GenerationError(
+            tr("{n_texts} texts, at most {most_texts} are compared", len(texts), MOST_TEXTS),
+            advice=tr("Give fewer texts."),
+        )
     read = [read_vectors(subject, word, number, text) for number, text in enumerate(texts, start=1)]
     spots = [(row, spot) for row, one in enumerate(read) for spot in one.spots]
     if len(spots) < 2:
         raise NothingToShowError(
-            Words(
-                f"{word!r} occurs {len(spots)} time{'' if len(spots) == 1 else 's'}: "
-                "there is nothing to compare it with",
-                f"“{word}”只出现 {len(spots)} 次：没有可以比较的",
+            tr(
+                "{word!r} occurs {n_spots} time{value}: there is nothing to compare it with",
+                word,
+                len(spots),
+                "" if len(spots) == 1 else "s",
             ),
-            advice="Give at least two texts with the word, or one that has it twice.",
+            advice=tr("Give at least two texts with the word, or one that has it twice."),
         )
     shown = spots[:MOST_OCCURRENCES]
     vectors_LNM = np.stack([read[row].vectors_LTM[:, spot.last] for row, spot in shown], axis=1)
@@ -187,7 +191,7 @@ def read_vectors(subject: Subject, word: str, number: int, text: str) -> TextVec
     try:
         reading = subject.read("", source=text) if subject.of_pairs else subject.read(text)
     except GenerationError as error:
-        raise GenerationError(f"text {number}: {error.message}", advice=error.advice) from None
+        raise GenerationError(tr("text {number}: {message}", number, error.message), advice=error.advice) from None
     ids_T, pieces, tokenizer = reading.ids_T, reading.pieces, subject.tokenizer
     if reading.source_ids_S is not None and subject.source_tokenizer is not None:
         ids_T, pieces, tokenizer = reading.source_ids_S, reading.source_pieces, subject.source_tokenizer
@@ -195,11 +199,8 @@ def read_vectors(subject: Subject, word: str, number: int, text: str) -> TextVec
     spots = occurrences(tokenizer, ids, word)
     if not spots:
         raise NothingToShowError(
-            Words(
-                f"text {number} does not have the word {word!r}: {_short(text)!r}",
-                f"第 {number} 段文本里没有“{word}”：{_short(text)!r}",
-            ),
-            advice="Give texts that contain the word exactly as written here.",
+            tr("text {number} does not have the word {word!r}: {short!r}", number, word, _short(text)),
+            advice=tr("Give texts that contain the word exactly as written here."),
         )
     own = {place for spot in spots for place in range(spot.first, spot.last + 1)}
     return TextVectors(

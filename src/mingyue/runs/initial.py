@@ -23,6 +23,7 @@ from mingyue.runs.loading import DECODER_ONLY, find_model, read_bundle, translat
 from mingyue.runs.run_config import run_config
 from mingyue.text import Tokenizer
 from mingyue.training import RunFolder
+from mingyue.words import tr
 
 _FREE = {"dropout", "attention_dropout"}
 """Settings of the model that do not change the meaning of its weights."""
@@ -38,8 +39,8 @@ def check_init_path(settings: TrainSettings, out: Path) -> None:
     init = path_of(settings.run.init).resolve()
     if out.resolve() in (init, *init.parents):
         raise SettingsError(
-            f"--init {settings.run.init} is in the folder of the new run, {out}",
-            advice="Choose another --out.",
+            tr("--init {init} is in the folder of the new run, {out}", settings.run.init, out),
+            advice=tr("Choose another --out."),
         )
 
 
@@ -59,26 +60,31 @@ def adopt_initial(settings: TrainSettings, folder: RunFolder) -> tuple[TrainSett
     assert init is not None
     if translates(init):
         raise SettingsError(
-            f"--init {init} holds an encoder-decoder model, and this run is on text",
-            advice="Give a run or a model that was trained on text.",
+            tr("--init {init} holds an encoder-decoder model, and this run is on text", init),
+            advice=tr("Give a run or a model that was trained on text."),
         )
     bundle, _ = read_bundle(DECODER_ONLY, init, torch.device("cpu"), None)
     config = bundle.model.config
     if bundle.tokenizer.vocab_size != config.vocab_size:
         raise SettingsError(
-            f"--init {init}: the model has {config.vocab_size:,} ids and its tokenizer {bundle.tokenizer.vocab_size:,}",
-            advice="Only a model whose tokenizer has all of its ids can be trained further.",
+            tr(
+                "--init {init}: the model has {vocab_size:,} ids and its tokenizer {vocab_size_2:,}",
+                init,
+                config.vocab_size,
+                bundle.tokenizer.vocab_size,
+            ),
+            advice=tr("Only a model whose tokenizer has all of its ids can be trained further."),
         )
     completed = _with_model(settings, bundle)
     weights = {name: tensor.contiguous() for name, tensor in bundle.model.state_dict().items()}
     save_bundle(folder.init, config, weights, bundle.tokenizer, _without_checksums(bundle.training))
     notes = [
-        f"The run starts from the model in {init}: its weights, architecture and tokenizer are kept.",
+        tr("The run starts from the model in {init}: its weights, architecture and tokenizer are kept.", init),
         *bundle.notes,
     ]
     old = _old_held_out(init, bundle.tokenizer)
     if old is None:
-        notes.append("The held-out text of that model is not at hand, so its loss on it is not measured.")
+        notes.append(tr("The held-out text of that model is not at hand, so its loss on it is not measured."))
     else:
         _write_sample(old, bundle.tokenizer, folder.init)
     return completed, notes
@@ -118,24 +124,29 @@ def _with_model(settings: TrainSettings, bundle: Bundle[DecoderOnly]) -> TrainSe
     if config.positions != "rotary":
         del own["rotary_base"]
     wrong = [
-        f"--{name.replace('_', '-')} {value}: the model has {own.get(name, 'none')}"
+        tr("--{name} {value}: the model has {name_2}", name.replace("_", "-"), value, own.get(name, "none"))
         for name in type(given).model_fields
         if name not in (*_FREE, "preset") and (value := getattr(given, name)) not in (None, own.get(name))
     ]
     preset = _preset_of(settings, bundle, own)
     if given.preset not in (None, preset):
-        wrong.append(f"--preset {given.preset}: the model has {preset}")
+        wrong.append(tr("--preset {preset}: the model has {preset_2}", given.preset, preset))
     kind = bundle.tokenizer.kind
     if kept.tokenizer and kept.tokenizer != kind and not _is_same_tokenizer(kept.tokenizer, bundle.tokenizer):
-        wrong.append(f"--tokenizer {kept.tokenizer}: the model has its own, of kind {kind}")
+        wrong.append(tr("--tokenizer {tokenizer}: the model has its own, of kind {kind}", kept.tokenizer, kind))
     for name in ("tokenizer_size", "min_count"):
         if getattr(kept, name) != type(kept).model_fields[name].default:
-            wrong.append(f"--{name.replace('_', '-')} {getattr(kept, name)}: the model has its own tokenizer")
+            wrong.append(
+                tr("--{name} {getattr}: the model has its own tokenizer", name.replace("_", "-"), getattr(kept, name))
+            )
     if wrong:
         raise SettingsError(
-            f"--init {settings.run.init} keeps the model's architecture and tokenizer, and these settings contradict "
-            "it:\n" + "\n".join(f"  {line}" for line in wrong),
-            advice="Leave them out, or train a new model without --init.",
+            tr(
+                "--init {init} keeps the model's architecture and tokenizer, and these settings contradict it:\n",
+                settings.run.init,
+            )
+            + "\n".join(f"  {line}" for line in wrong),
+            advice=tr("Leave them out, or train a new model without --init."),
         )
     free = {name: getattr(given, name) for name in _FREE if getattr(given, name) is not None}
     return settings.with_flat(**{**own, **free, "preset": preset, "tokenizer": None})
@@ -150,7 +161,10 @@ def _preset_of(settings: TrainSettings, bundle: Bundle[DecoderOnly], own: dict[s
         if _comparable(tried) == _comparable(config):
             return cast("PresetName", name)
     raise SettingsError(
-        f"--init {settings.run.init}: its architecture has parts that no preset has, so no run can train it further"
+        tr(
+            "--init {init}: its architecture has parts that no preset has, so no run can train it further",
+            settings.run.init,
+        )
     )
 
 

@@ -20,6 +20,7 @@ from mingyue.models import DecoderOnly, EncoderDecoder, cannot_read, empty_model
 from mingyue.paths import path_of
 from mingyue.runs.run_config import pair_config, run_config
 from mingyue.training import Checkpoints, RunFolder
+from mingyue.words import tr
 
 ModuleType = TypeVar("ModuleType", DecoderOnly, EncoderDecoder)
 
@@ -54,8 +55,12 @@ def _find_model(path: Path, step: int | None) -> Path | RunFolder:
         if folder.settings_path.is_file() or folder.checkpoints.is_dir():
             return folder
         raise BundleError(
-            f"{path} is not the folder of a run: it holds no checkpoints, so there is no step {step:,} to choose",
-            advice="Give the folder of the run (runs/poems).",
+            tr(
+                "{path} is not the folder of a run: it holds no checkpoints, so there is no step {step:,} to choose",
+                path,
+                step,
+            ),
+            advice=tr("Give the folder of the run (runs/poems)."),
         )
     if (path / "config.json").is_file() or (not path.exists() and is_model_folder(path)):
         return path
@@ -63,11 +68,11 @@ def _find_model(path: Path, step: int | None) -> Path | RunFolder:
         return folder.model
     if folder.settings_path.is_file():
         return folder
-    advice = "Give the folder of a run (runs/poems) or of a model (runs/poems/model)."
+    advice = tr("Give the folder of a run (runs/poems) or of a model (runs/poems/model).")
     if path.exists():
-        raise BundleError(f"{path} is neither a model folder nor a run folder", advice=advice)
+        raise BundleError(tr("{path} is neither a model folder nor a run folder", path), advice=advice)
     near = nearest_path(path)
-    raise BundleError(f"{path} does not exist", advice=f"Did you mean {near}?" if near else advice)
+    raise BundleError(tr("{path} does not exist", path), advice=tr("Did you mean {near}?", near) if near else advice)
 
 
 def check_has_checkpoint(folder: RunFolder) -> None:
@@ -76,13 +81,20 @@ def check_has_checkpoint(folder: RunFolder) -> None:
         return
     if folder.planned:
         raise BundleError(
-            f"{folder.path} has no checkpoint yet: the run is in its first steps, or was stopped before it saved one",
-            advice="Wait for its first checkpoint, or start it again with `mingyue train`.",
+            tr(
+                "{path} has no checkpoint yet: the run is in its first steps, or was stopped before it saved one",
+                folder.path,
+            ),
+            advice=tr("Wait for its first checkpoint, or start it again with `mingyue train`."),
         )
     raise BundleError(
-        f"{folder.path} has no model in it yet: the run is being prepared, or was stopped before its text was prepared",
-        advice="Wait until it trains, or start it again with `mingyue train`; the files that are there do not "
-        "interfere.",
+        tr(
+            "{path} has no model in it yet: the run is being prepared, or was stopped before its text was prepared",
+            folder.path,
+        ),
+        advice=tr(
+            "Wait until it trains, or start it again with `mingyue train`; the files that are there do not interfere."
+        ),
     )
 
 
@@ -120,8 +132,8 @@ DECODER_ONLY = ModelKind(
     model_class=DecoderOnly,
     untrained=_untrained_decoder,
     refusal=(
-        "is a run on pairs: its model does not continue prompts",
-        "Use `mingyue translate`, or in Python load_translator.",
+        tr("is a run on pairs: its model does not continue prompts"),
+        tr("Use `mingyue translate`, or in Python load_translator."),
     ),
 )
 ENCODER_DECODER = ModelKind(
@@ -129,8 +141,8 @@ ENCODER_DECODER = ModelKind(
     model_class=EncoderDecoder,
     untrained=_untrained_encoder_decoder,
     refusal=(
-        "is a run on text, not on pairs: its model does not translate",
-        "Use `mingyue generate`, or in Python load.",
+        tr("is a run on text, not on pairs: its model does not translate"),
+        tr("Use `mingyue generate`, or in Python load."),
     ),
 )
 
@@ -157,7 +169,7 @@ def read_bundle(
         bundle = kind.untrained(found, settings)
     except DataError as error:
         raise DataError(
-            error.message, advice="`mingyue resume` prepares the data again, if the sources are still available."
+            error.message, advice=tr("`mingyue resume` prepares the data again, if the sources are still available.")
         ) from error
     step, weights, notes = _run_weights(found, step)
     bundle.model.load_state_dict(weights, strict=True, assign=True)
@@ -175,7 +187,7 @@ def _with_way_out(
     with suppress(MingyueError):
         if isinstance(read_bundle_config(folder), EncoderDecoderConfig) is not kind.of_pairs:
             return error  # the model is whole, and of the other kind
-    again = f"`mingyue resume {folder.parent}` writes the model of a run again."
+    again = tr("`mingyue resume {folder}` writes the model of a run again.", folder.parent)
     return type(error)(error.message, advice=again)
 
 
@@ -187,12 +199,16 @@ def _run_weights(folder: RunFolder, step: int | None) -> tuple[int, dict[str, Te
     checkpoints = Checkpoints(folder.checkpoints)
     if step is None:
         step, weights, notes = checkpoints.load_best()
-        return step, weights, (f"{folder.path}: this is the model of its checkpoint of step {step:,}.", *notes)
+        return (
+            step,
+            weights,
+            (tr("{path}: this is the model of its checkpoint of step {step:,}.", folder.path, step), *notes),
+        )
     kept = checkpoints.steps()
     if step not in kept:
-        listed = f"the steps kept are {', '.join(f'{one:,}' for one in kept)}" if kept else "none is kept"
+        listed = tr("the steps kept are {kept}", ", ".join(f"{one:,}" for one in kept)) if kept else tr("none is kept")
         raise CheckpointError(
-            f"{folder.path} has no checkpoint of step {step:,}: {listed}",
-            advice="A run keeps its latest and its best checkpoints; --keep sets how many.",
+            tr("{path} has no checkpoint of step {step:,}: {listed}", folder.path, step, listed),
+            advice=tr("A run keeps its latest and its best checkpoints; --keep sets how many."),
         )
     return step, checkpoints.load_weights(step), ()

@@ -25,6 +25,7 @@ from mingyue.text import Tokenizer
 from mingyue.training import Callbacks, TrainResult, read_log
 from mingyue.training.memory import MicroBatch
 from mingyue.training.pair_batches import PairBatches
+from mingyue.words import tr
 
 DEFAULT_PAIR_CONTEXT = 256
 BATCH_TOKENS = 2048
@@ -67,8 +68,8 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         self._shown = self._pairs(range(min(_SHOWN, len(corpus.valid))))
         if settings.pairs.select == "bleu" and not self._bleu_pairs:
             raise SettingsError(
-                "choosing the best step by BLEU needs validation pairs, and there are none",
-                advice="Give --valid-source and --valid-target, or a --held-out above 0, or leave --select out.",
+                tr("choosing the best step by BLEU needs validation pairs, and there are none"),
+                advice=tr("Give --valid-source and --valid-target, or a --held-out above 0, or leave --select out."),
             )
 
     @classmethod
@@ -111,15 +112,32 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         memory = self.memory(self.settings)
         steps = batches.sizes.windows
         return [
-            f"model: {counted.parameters:,} parameters ({counted.parameters_without_embeddings:,} in the blocks): "
-            f"depth {config.n_encoder_layers} + {config.n_layers}, width {config.d_model}, heads {config.n_heads} × "
-            f"{config.d_head}, {config.positions} positions, norms {config.norm_placement} "
-            f"({self.settings.model.preset})",
-            f"each step: about {len(self.corpus.train) / steps:.0f} pairs, {batches.sizes.step_tokens:,} target "
-            f"tokens; an epoch has {steps:,} steps; memory about {memory / 2**20:,.0f} MiB; "
-            f"on {self.describe_runtime()}",
-            f"expected time: {self.expected_time()}",
-            f"to beat, in nats per token: {math.log(config.vocab_size):.3f} (a uniform guess)",
+            tr(
+                "model: {parameters:,} parameters ({parameters_without_embeddings:,} in the blocks): "
+                "depth {n_encoder_layers} + {n_layers}, width {d_model}, heads {n_heads} × {d_head}, "
+                "{positions} positions, norms {norm_placement} ({preset})",
+                counted.parameters,
+                counted.parameters_without_embeddings,
+                config.n_encoder_layers,
+                config.n_layers,
+                config.d_model,
+                config.n_heads,
+                config.d_head,
+                config.positions,
+                config.norm_placement,
+                self.settings.model.preset,
+            ),
+            tr(
+                "each step: about {n_train:.0f} pairs, {step_tokens:,} target tokens; an epoch has "
+                "{steps:,} steps; memory about {memory:,.0f} MiB; on {describe_runtime}",
+                len(self.corpus.train) / steps,
+                batches.sizes.step_tokens,
+                steps,
+                memory / 2**20,
+                self.describe_runtime(),
+            ),
+            tr("expected time: {expected_time}", self.expected_time()),
+            tr("to beat, in nats per token: {log:.3f} (a uniform guess)", math.log(config.vocab_size)),
             *self._about_bleu(),
         ]
 
@@ -127,10 +145,15 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         """A sentence where BLEU cannot rise above 0."""
         if not self._bleu_pairs or has_four_grams([reference for _, reference in self._bleu_pairs]):
             return []
-        best = " The best step is then the one of the lowest held-out loss." * (self.settings.pairs.select == "bleu")
+        best = tr(" The best step is then the one of the lowest held-out loss.") * (
+            self.settings.pairs.select == "bleu"
+        )
         return [
-            "BLEU will be 0 at every evaluation: it counts matches of four tokens (words) in a row, and no reference "
-            f"has so many.{best}"
+            tr(
+                "BLEU will be 0 at every evaluation: it counts matches of four tokens (words) in a "
+                "row, and no reference has so many.{best}",
+                best,
+            )
         ]
 
     def step_shape(self, settings: TrainSettings) -> tuple[EncoderDecoderConfig, MicroBatch]:
@@ -168,9 +191,14 @@ class PairRun(Run[EncoderDecoderConfig, PairBatches]):
         if not counts or not counts[-1]:
             return []
         return [
-            f"{counts[-1]:,} of the {len(self._bleu_pairs):,} translations of the last evaluation were cut at the "
-            f"tokens of the source + {TranslateSettings().extra_tokens}, without an end, and count so in BLEU: "
-            "`mingyue evaluate --extra-tokens` sets another limit."
+            tr(
+                "{counts:,} of the {n_bleu_pairs:,} translations of the last evaluation were cut at "
+                "the tokens of the source + {extra_tokens}, without an end, and count so in BLEU: "
+                "`mingyue evaluate --extra-tokens` sets another limit.",
+                counts[-1],
+                len(self._bleu_pairs),
+                TranslateSettings().extra_tokens,
+            )
         ]
 
     def _measure_bleu(self, model: Transformer) -> dict[str, float]:
@@ -240,8 +268,8 @@ def _check(settings: TrainSettings, context: int) -> None:
 def _check_scorer(settings: TrainSettings) -> None:
     if settings.pairs.select == "bleu" and not _has_scorer():
         raise MissingExtraError(
-            "choosing the best step by BLEU needs sacrebleu",
-            advice="Install it: pip install 'mingyue[translate]'",
+            tr("choosing the best step by BLEU needs sacrebleu"),
+            advice=tr("Install it: pip install 'mingyue[translate]'"),
         )
 
 

@@ -10,6 +10,7 @@ from mingyue.files import write_text_atomically
 from mingyue.runtime import available_cores, processes
 from mingyue.training import RunFolder
 from mingyue.training.storage import disk_errors
+from mingyue.words import tr
 
 _LAUNCH = "launch.id"
 
@@ -19,9 +20,12 @@ def check_processes(settings: TrainSettings) -> None:
     wanted, started = settings.run.nproc, processes()
     if wanted > 1 and started.launch is None and started.size == 1:
         raise SettingsError(
-            f"the run asks for {wanted} processes, and this is one",
-            advice=f"On the command line --nproc {wanted} starts them. From Python, start the program with torchrun "
-            f"--nproc-per-node {wanted}, or give nproc=1.",
+            tr("the run asks for {wanted} processes, and this is one", wanted),
+            advice=tr(
+                "On the command line --nproc {wanted} starts them. From Python, start the program "
+                "with torchrun --nproc-per-node {wanted}, or give nproc=1.",
+                wanted,
+            ),
         )
 
 
@@ -39,7 +43,7 @@ def note_launch(folder: RunFolder) -> None:
     launch = processes().launch
     if launch is not None:
         path = folder.path / _LAUNCH
-        with disk_errors("the name of the launch", path):
+        with disk_errors(tr("the name of the launch"), path):
             write_text_atomically(path, launch + "\n")
 
 

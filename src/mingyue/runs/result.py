@@ -9,6 +9,7 @@ from mingyue.reprs import curve_html, facts_html, text_html
 from mingyue.runs.verdict import Outcome
 from mingyue.training import RunFolder, TrainResult
 from mingyue.training.curves import Curve, RunCurves
+from mingyue.words import tr
 
 _SHOWN = 2
 """Number of generated texts shown."""
@@ -40,12 +41,12 @@ class RunResult:
         if not line:
             return None
         if curves.heldout_loss.values_N:
-            return f"Held-out loss {values[0]:.3f} {line} {values[-1]:.3f}"
-        return f"Training loss {values[0]:.3f} {line} {values[-1]:.3f}"
+            return tr("Held-out loss {values:.3f} {line} {values_2:.3f}", values[0], line, values[-1])
+        return tr("Training loss {values:.3f} {line} {values_2:.3f}", values[0], line, values[-1])
 
     def __repr__(self) -> str:
         evaluation, training = self.training.evaluation, self.training
-        loss = "" if evaluation is None else f", held-out loss {evaluation.loss:.3f}"
+        loss = "" if evaluation is None else tr(", held-out loss {loss:.3f}", evaluation.loss)
         verdict = "stopped" if training.reason == "stopped" else self.outcome.verdict
         return f"<mingyue.RunResult {str(self.folder)!r}: {verdict}{loss}, step {training.step:,}>"
 
@@ -54,18 +55,18 @@ class RunResult:
         training, outcome = self.training, self.outcome
         facts: dict[str, object] = {"steps": f"{training.step:,}", "tokens": f"{training.tokens:,}"}
         if training.evaluation is not None:
-            facts["held-out loss"] = f"{training.evaluation.loss:.4f} nats per token"
+            facts["held-out loss"] = tr("{loss:.4f} nats per token", training.evaluation.loss)
         facts["time"] = f"{training.seconds:,.0f} s"
         curves = self.curves()
         picture = curve_html(
             {"training": _points(curves.training_loss), "held out": _points(curves.heldout_loss)},
             x="step",
-            y="nats per token",
+            y=tr("nats per token"),
         )
-        verdict = "stopped, and saved" if training.reason == "stopped" else outcome.verdict
-        texts = [text_html(text.strip("\n"), "generated text") for text in outcome.texts[:_SHOWN]]
-        told = text_html("\n".join(outcome.sentences), f"verdict: {verdict}")
-        return facts_html(f"Run {self.folder}", facts, picture, told, *texts)
+        verdict = tr("stopped, and saved") if training.reason == "stopped" else outcome.verdict
+        texts = [text_html(text.strip("\n"), tr("generated text")) for text in outcome.texts[:_SHOWN]]
+        told = text_html("\n".join(outcome.sentences), tr("verdict: {verdict}", verdict))
+        return facts_html(tr("Run {folder}", self.folder), facts, picture, told, *texts)
 
 
 def _points(curve: Curve) -> list[tuple[float, float]]:

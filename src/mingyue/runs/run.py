@@ -43,6 +43,7 @@ from mingyue.training.observer import Former
 from mingyue.training.prepare import compiles, weights_seed
 from mingyue.training.reports import attempt
 from mingyue.training.threads import Measured, ThreadWatch, are_chosen, choose_threads
+from mingyue.words import tr
 
 Config = TypeVar("Config", ModelConfig, EncoderDecoderConfig)
 Batches = TypeVar("Batches", bound=BatchSource)
@@ -253,8 +254,12 @@ class Run(ABC, Generic[Config, Batches]):
         if reason not in ("finished", "patience") or not isinstance(step, int):
             return None
         self.context.observer.on_note(
-            f"The run had ended: its model, of step {step:,}, stays in {folder} until the longer run has ended, and is "
-            "kept if that ends worse."
+            tr(
+                "The run had ended: its model, of step {step:,}, stays in {folder} until the longer "
+                "run has ended, and is kept if that ends worse.",
+                step,
+                folder,
+            )
         )
         return step
 
@@ -265,11 +270,11 @@ class Run(ABC, Generic[Config, Batches]):
         """
         if former is not None and result.reason == "stopped":
             self.context.observer.on_note(
-                f"The model in {self.context.folder.model} is still that of step {former.step:,}."
+                tr("The model in {model} is still that of step {step:,}.", self.context.folder.model, former.step)
             )
             return Outcome("not measured", ())
         stage = self.context.observer.on_progress
-        stage("saving the model", 0, 0)
+        stage(tr("saving the model"), 0, 0)
         shared = self.source_tokenizer is self.tokenizer
         self.context.folder.check_in_place()
         save_bundle(
@@ -282,10 +287,10 @@ class Run(ABC, Generic[Config, Batches]):
         )
         outcome = self.attempt("verdict", lambda: self._judged(result), Outcome("not measured", ()))
         if result.reason != "stopped":
-            stage("generating texts", 0, 0)
+            stage(tr("generating texts"), 0, 0)
             outcome = self.show(model, outcome)
         verdict = {"verdict": outcome.verdict}
-        self.attempt("verdict in training.json", lambda: add_to_training(self.context.folder.model, verdict), None)
+        self.attempt(tr("verdict in training.json"), lambda: add_to_training(self.context.folder.model, verdict), None)
         return outcome
 
     def _judged(self, result: TrainResult) -> Outcome:
@@ -326,7 +331,7 @@ class Run(ABC, Generic[Config, Batches]):
         runtime = self.context.runtime
         if not are_chosen(self.settings, runtime):
             return runtime.describe()
-        return f"{runtime.describe().rpartition(',')[0]}, threads to be measured"
+        return tr("{describe}, threads to be measured", runtime.describe().rpartition(",")[0])
 
     def rates_to_try(self, result: TrainResult) -> str:
         """Learning rates to try after divergence, as options."""
@@ -336,6 +341,6 @@ class Run(ABC, Generic[Config, Batches]):
         """The budget in words; a note follows as soon as some steps are measured."""
         budget, sizes = self.settings.budget, self.batches.sizes
         if budget.steps is None and budget.epochs is None:
-            return f"{budget.minutes or DEFAULT_MINUTES:g} min, as set"
+            return tr("{minutes:g} min, as set", budget.minutes or DEFAULT_MINUTES)
         steps = budget.steps or sizes.steps_of(budget.epochs or 1.0)
-        return f"follows once the first of {steps:,} steps are measured"
+        return tr("follows once the first of {steps:,} steps are measured", steps)

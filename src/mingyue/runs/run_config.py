@@ -6,6 +6,7 @@ from mingyue.config import EncoderDecoderConfig, ModelConfig, TrainSettings
 from mingyue.data import PairCorpus
 from mingyue.errors import BundleError
 from mingyue.models import resolve_config, resolve_pair_config
+from mingyue.words import tr
 
 
 def run_config(settings: TrainSettings, vocab_size: int) -> ModelConfig:
@@ -30,6 +31,6 @@ def pair_config(settings: TrainSettings, corpus: PairCorpus) -> EncoderDecoderCo
 
 def _no_sizes() -> BundleError:
     return BundleError(
-        "the run was stopped before it chose its sizes: there is no model in it yet",
-        advice="Start it again with `mingyue train`, which removes what is there.",
+        tr("the run was stopped before it chose its sizes: there is no model in it yet"),
+        advice=tr("Start it again with `mingyue train`, which removes what is there."),
     )

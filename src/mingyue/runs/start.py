@@ -27,6 +27,7 @@ from mingyue.training.distributed import Ranks, join
 from mingyue.training.recipes import with_recipe
 from mingyue.training.resume_rules import changes_between, check_changes
 from mingyue.training.storage import set_aside
+from mingyue.words import tr
 
 
 @contextmanager
@@ -39,12 +40,12 @@ def new_run(settings: TrainSettings, observer: Observer | None, clock: Clock) ->
     settings = with_recipe(settings)
     if not settings.data.sources and not settings.pairs.given:
         raise TrainingError(
-            "there is no text to train on", advice="Give a file, a folder, or a corpus such as python-docs."
+            tr("there is no text to train on"), advice=tr("Give a file, a folder, or a corpus such as python-docs.")
         )
     if settings.data.sources and settings.pairs.given:
         raise SettingsError(
-            f"a run is on text or on pairs, and both are given (text: {settings.data.sources[0]})",
-            advice="Leave out one of the two.",
+            tr("a run is on text or on pairs, and both are given (text: {sources})", settings.data.sources[0]),
+            advice=tr("Leave out one of the two."),
         )
     refuse_other_kind(settings)
     refuse_unused(settings, _resolved(settings))
@@ -55,7 +56,7 @@ def new_run(settings: TrainSettings, observer: Observer | None, clock: Clock) ->
         observer = (observer if ranks.is_main else None) or Observer()
         restarts = max(ranks.collect(processes().restarts))  # each launcher counts those of its own machine
         if restarts > 0:
-            observer.on_note(f"A process failed; all were restarted (restart {restarts}).")
+            observer.on_note(tr("A process failed; all were restarted (restart {restarts}).", restarts))
         if ranks.share(lambda: restarts > 0 and was_started_by_this_launch(path)):
             with resumed_run(path, {}, observer, clock) as run:
                 yield run
@@ -201,8 +202,8 @@ def _prepare_again(settings: TrainSettings, context: RunContext, damage: DataErr
     """
     folder = context.folder
     aside = set_aside(folder.data) if folder.data.exists() else None
-    kept = "" if aside is None else f" The damaged data are now in {aside.name}."
-    context.observer.on_note(f"{damage.message}. The text is prepared again from its sources.{kept}")
+    kept = "" if aside is None else tr(" The damaged data are now in {name}.", aside.name)
+    context.observer.on_note(tr("{message}. The text is prepared again from its sources.{kept}", damage.message, kept))
     try:
         return _kind(settings).prepare(settings, context)
     except MingyueError as error:
@@ -210,15 +211,15 @@ def _prepare_again(settings: TrainSettings, context: RunContext, damage: DataErr
             shutil.rmtree(folder.data, ignore_errors=True)
             aside.rename(folder.data)
         raise DataError(
-            f"{damage.message}; and it cannot be prepared again: {error.message}",
-            advice="Put the sources of the run back where they were, then run `mingyue resume` again.",
+            tr("{message}; and it cannot be prepared again: {message_2}", damage.message, error.message),
+            advice=tr("Put the sources of the run back where they were, then run `mingyue resume` again."),
         ) from error
 
 
 def _nothing_trained(folder: RunFolder) -> CheckpointError:
     return CheckpointError(
-        f"{folder.path} was stopped before anything was trained",
-        advice=f"Start it again: mingyue train --config {shlex.quote(str(folder.settings_path))}",
+        tr("{path} was stopped before anything was trained", folder.path),
+        advice=tr("Start it again: mingyue train --config {settings_path}", shlex.quote(str(folder.settings_path))),
     )
 
 
@@ -237,8 +238,12 @@ def _refuse_if_done(
     )
     if not more and _has_model_of(folder, last, observer):
         raise TrainingError(
-            f"nothing is left to do: {last['step']:,} steps were taken in {last['seconds'] / 60:.1f} min",
-            advice="Give a larger budget, counted from the start of the run: --steps, --minutes or --epochs.",
+            tr(
+                "nothing is left to do: {last:,} steps were taken in {last_2:.1f} min",
+                last["step"],
+                last["seconds"] / 60,
+            ),
+            advice=tr("Give a larger budget, counted from the start of the run: --steps, --minutes or --epochs."),
         )
 
 
@@ -252,7 +257,9 @@ def _has_model_of(folder: RunFolder, end: dict[str, Any], observer: Observer) ->
         raise  # not damaged: it must not be renamed
     except MingyueError as error:
         aside = set_aside(folder.model)
-        observer.on_note(f"{error.message}. The model was set aside as {aside.name}, and is written again.")
+        observer.on_note(
+            tr("{message}. The model was set aside as {name}, and is written again.", error.message, aside.name)
+        )
         return False
     # After a longer budget and a kill just before the new bundle, the one of the earlier end is still there.
     return (card.get("steps"), card.get("tokens")) == (end.get("weights_step"), end["tokens"])

@@ -21,6 +21,7 @@ from mingyue.training import Callbacks, Checkpoints, CorpusBatches, TrainResult,
 from mingyue.training.comparing import Comparison
 from mingyue.training.memory import MicroBatch
 from mingyue.training.sizing import DEFAULT_CONTEXT, Speed, choose_sizes
+from mingyue.words import tr
 
 _SAMPLING = GenerateSettings(max_new_tokens=120)
 _BUSY = 0.6  # share of the speed of an idle machine below which other programs are noted
@@ -92,12 +93,29 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
         counted = sizes(config)
         memory = self.memory(settings)
         return [
-            f"model: {counted.parameters:,} parameters ({counted.parameters_without_embeddings:,} in the blocks): "
-            f"depth {config.n_layers}, width {config.d_model}, heads {config.n_heads} × {config.d_head}, "
-            f"{config.positions} positions, context {config.context} ({settings.model.preset})",
-            f"each step: {batches.sizes.step_tokens:,} tokens in windows of {batches.context:,}; "
-            f"memory about {memory / 2**20:,.0f} MiB; on {self.describe_runtime()}",
-            f"expected time: {self.expected_time()}",
+            tr(
+                "model: {parameters:,} parameters ({parameters_without_embeddings:,} in the blocks): "
+                "depth {n_layers}, width {d_model}, heads {n_heads} × {d_head}, {positions} "
+                "positions, context {context} ({preset})",
+                counted.parameters,
+                counted.parameters_without_embeddings,
+                config.n_layers,
+                config.d_model,
+                config.n_heads,
+                config.d_head,
+                config.positions,
+                config.context,
+                settings.model.preset,
+            ),
+            tr(
+                "each step: {step_tokens:,} tokens in windows of {context:,}; memory about "
+                "{memory:,.0f} MiB; on {describe_runtime}",
+                batches.sizes.step_tokens,
+                batches.context,
+                memory / 2**20,
+                self.describe_runtime(),
+            ),
+            tr("expected time: {expected_time}", self.expected_time()),
             _losses_to_beat(self.baselines),
         ]
 
@@ -142,16 +160,16 @@ class TextRun(Run[ModelConfig, CorpusBatches]):
     def show(self, model: Transformer, outcome: Outcome) -> Outcome:
         """Generated texts, and how much of them is copied."""
         seed, nothing = self.settings.run.seed, list[str]()
-        texts = self.attempt("generated texts", lambda: self._generate(model, "", seed=seed, samples=4), nothing)
+        texts = self.attempt(tr("generated texts"), lambda: self._generate(model, "", seed=seed, samples=4), nothing)
         outcome = outcome.with_texts(*texts)
         if not texts:
             return outcome
-        progress = partial(self.context.observer.on_progress, "comparing with the training text")
+        progress = partial(self.context.observer.on_progress, tr("comparing with the training text"))
         outcome = self.attempt(
-            "copy report", lambda: measure_copying(outcome, self.tokenizer, self.corpus, progress), outcome
+            tr("copy report"), lambda: measure_copying(outcome, self.tokenizer, self.corpus, progress), outcome
         )
         return self.attempt(
-            "repetition report",
+            tr("repetition report"),
             lambda: measure_repetition(outcome, _SAMPLING, self.tokenizer, self.corpus),
             outcome,
         )
@@ -218,28 +236,49 @@ def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext)
         speed=Speed(peak, left),
     )
     if settings.model.depth is None and settings.model.n_layers is None:
-        narrow = "" if chosen.model.d_model == settings.model.d_model else f" at a width of {chosen.model.d_model}"
+        narrow = (
+            ""
+            if chosen.model.d_model == settings.model.d_model
+            else tr(" at a width of {d_model}", chosen.model.d_model)
+        )
         observer.on_note(
-            f"depth {chosen.model.depth}{narrow}, chosen for {peak / 1e9:.0f} GFLOP/s, the budget and "
-            f"{len(corpus.train):,} tokens (--depth sets it)"
+            tr(
+                "depth {depth}{narrow}, chosen for {peak:.0f} GFLOP/s, the budget and {n_train:,} "
+                "tokens (--depth sets it)",
+                chosen.model.depth,
+                narrow,
+                peak / 1000000000.0,
+                len(corpus.train),
+            )
         )
         if context.peak < _BUSY * peak:
             observer.on_note(
-                f"Other programs use the processor: now it reaches {context.peak / 1e9:.0f} of {peak / 1e9:.0f} "
-                "GFLOP/s. The size is chosen for the speed without them; a smaller --depth suits a run beside them."
+                tr(
+                    "Other programs use the processor: now it reaches {peak:.0f} of {peak_2:.0f} "
+                    "GFLOP/s. The size is chosen for the speed without them; a smaller --depth suits a "
+                    "run beside them.",
+                    context.peak / 1000000000.0,
+                    peak / 1000000000.0,
+                )
             )
     config = run_config(chosen, corpus.vocab_size)
     if config.window is not None and config.window >= config.context:
-        observer.on_note(f"The window of {config.window:,} tokens has no effect: the context is {config.context:,}.")
+        observer.on_note(
+            tr(
+                "The window of {window:,} tokens has no effect: the context is {context:,}.",
+                config.window,
+                config.context,
+            )
+        )
     if not settings.data.attend_across_documents and corpus.documents == 1:
-        observer.on_note("--no-attend-across-documents has no effect: the text is one document.")
+        observer.on_note(tr("--no-attend-across-documents has no effect: the text is one document."))
     if config.positions == "rotary":  # recorded: no weight would show a change of it
         chosen = chosen.with_flat(rotary_base=config.rotary_base)
     return chosen.with_flat(out=str(run_path(settings)), threads=chosen_threads(settings, context.runtime))
 
 
 def _losses_to_beat(found: Baselines) -> str:
-    uniform = f"to beat, in nats per token: {found.uniform:.3f} (a uniform guess)"
+    uniform = tr("to beat, in nats per token: {uniform:.3f} (a uniform guess)", found.uniform)
     if found.unigram is None or found.bigram is None:
         return uniform
     return f"{uniform}, {found.unigram:.3f} (unigram), {found.bigram:.3f} (bigram)"

@@ -15,6 +15,7 @@ from mingyue.models import TransformerConfig
 from mingyue.scoring import CopyReport, RepetitionReport, copy_report, repetition_report
 from mingyue.text import Tokenizer
 from mingyue.training import TrainResult, peak_rates, read_log
+from mingyue.words import tr
 
 Verdict = Literal["learning", "not learning", "overfitting", "diverged", "not measured"]
 
@@ -29,8 +30,8 @@ _REPEATED = 0.05  # share of held-out documents that are trained on as well from
 _COMPARED = 1 << 23  # tokens of the training text that the copy report reads
 _SPACES = re.compile(r"\s{2,}")
 _PIECE = 1 << 16  # tokens of it that are decoded at once
-_FALLING = "The held-out loss was still falling at the end: more time would help."
-LOWER_RATES = "lower rates (--learning-rate, --muon-learning-rate)"
+_FALLING = tr("The held-out loss was still falling at the end: more time would help.")
+LOWER_RATES = tr("lower rates (--learning-rate, --muon-learning-rate)")
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,10 +67,10 @@ def judge(
     if loss >= simple.uniform:
         return found
     if simple.unigram is not None and loss >= simple.unigram:
-        reason = f"Held-out loss {loss:.3f} does not beat a unigram model ({simple.unigram:.3f})."
+        reason = tr("Held-out loss {loss:.3f} does not beat a unigram model ({unigram:.3f}).", loss, simple.unigram)
         if found.verdict == "overfitting":
             return replace(found, sentences=(reason, *found.sentences[1:]))
-        advice = (
+        advice = tr(
             "Train longer (--minutes), on more text, or with a smaller --depth, which takes more steps in that time."
         )
         return Outcome("not learning", (reason, advice))
@@ -87,28 +88,39 @@ def judge_course(
     evaluation, log = result.evaluation, read_log(metrics)
     training = [(line["step"], line["train_loss"]) for line in log if line.get("train_loss") is not None]
     if (rise := _divergence(training, uniform)) is not None:
-        loss_of_kept = "" if evaluation is None else f", with a held-out loss of {evaluation.loss:.3f}"
-        kept = f"The weights of step {result.weights_step:,} are kept{loss_of_kept}. In a new run, try {rates}."
+        loss_of_kept = "" if evaluation is None else tr(", with a held-out loss of {loss:.3f}", evaluation.loss)
+        kept = tr(
+            "The weights of step {weights_step:,} are kept{loss_of_kept}. In a new run, try {rates}.",
+            result.weights_step,
+            loss_of_kept,
+            rates,
+        )
         return Outcome("diverged", (rise, kept))
     if evaluation is None or evaluation.tokens < _FEW:
-        none = "No held-out loss was measured, so there is no verdict."
-        few = "" if evaluation is None else f"Only {evaluation.tokens} tokens are held out: too few for a verdict."
+        none = tr("No held-out loss was measured, so there is no verdict.")
+        few = (
+            ""
+            if evaluation is None
+            else tr("Only {tokens} tokens are held out: too few for a verdict.", evaluation.tokens)
+        )
         return Outcome("not measured", (few or none,))
     loss = evaluation.loss
     lines = [line for line in log if line["event"] == "evaluate" and line.get("heldout_loss") is not None]
     course = [line["heldout_loss"] for line in lines]
     if loss >= uniform:
         return _worse_than_guessing(result.step, loss, training, uniform=uniform, rates=rates)
-    against = f"Held-out loss {loss:.3f} nats per token; a uniform guess has {uniform:.3f}."
+    against = tr("Held-out loss {loss:.3f} nats per token; a uniform guess has {uniform:.3f}.", loss, uniform)
     if course and course[-1] > _OVERFIT * min(course):
         lowest = lines[course.index(min(course))]["step"]  # not always the step that is kept, which BLEU may select
         best, last = f"{min(course):.3f}", f"{course[-1]:.3f}"
-        grown = f"The held-out loss was best at step {lowest:,} ({best}) and has grown since ({last})"
+        grown = tr(
+            "The held-out loss was best at step {lowest:,} ({best}) and has grown since ({last})", lowest, best, last
+        )
         if epochs < 1:
-            noisy = f"{grown}. This is the noise of a run of less than one epoch: train longer."
+            noisy = tr("{grown}. This is the noise of a run of less than one epoch: train longer.", grown)
             return Outcome("learning", (against, noisy))
-        overfits = f"{grown}: the model began to memorise the training text. The best weights are kept."
-        advice = "In a new run, use more text, a smaller model or more --dropout."
+        overfits = tr("{grown}: the model began to memorise the training text. The best weights are kept.", grown)
+        advice = tr("In a new run, use more text, a smaller model or more --dropout.")
         return Outcome("overfitting", (against, overfits, advice))
     found = (*_still_falling(course), *_unstable(training, uniform, rates)) or _to_try(course, training, loss, epochs)
     return Outcome("learning", (against, *found))
@@ -118,9 +130,13 @@ def with_repeats(outcome: Outcome, repeated: int, held_out: int, things: str) ->
     """The same outcome, with a sentence if a part of what is held out (documents, pairs) is also trained on."""
     if repeated < _REPEATED * max(1, held_out):
         return outcome
-    sentence = (
-        f"{repeated:,} of {held_out:,} held-out {things} are trained on as well, so the held-out loss partly measures "
-        "memorisation: remove the duplicates for a loss on new text."
+    sentence = tr(
+        "{repeated:,} of {held_out:,} held-out {things} are trained on as well, so the "
+        "held-out loss partly measures memorisation: remove the duplicates for a loss on new "
+        "text.",
+        repeated,
+        held_out,
+        things,
     )
     return replace(outcome, sentences=(*outcome.sentences, sentence))
 
@@ -134,7 +150,9 @@ def rates_to_try(settings: TrainSettings, config: TransformerConfig, warmup: int
     above = any(mine > 1.01 * default for mine, default in pairs)
     found = [min(mine, default) if above else mine / 3 for mine, default in pairs]
     options = zip(("--learning-rate", "--muon-learning-rate"), found, pairs, strict=False)
-    return ", ".join(f"{option} {rate:.2g} (here {mine:.2g})" for option, rate, (mine, _) in options)
+    return ", ".join(
+        tr("{option} {rate:.2g} (here {mine:.2g})", option, rate, mine) for option, rate, (mine, _) in options
+    )
 
 
 def _divergence(training: Sequence[tuple[int, float]], uniform: float) -> str | None:
@@ -147,33 +165,48 @@ def _divergence(training: Sequence[tuple[int, float]], uniform: float) -> str | 
     if not lost and last <= _ABOVE * uniform:
         return None
     if low_step < step:
-        return (
-            f"The training loss rose from {lowest:.3f} (step {low_step:,}) to {last:.3f} (step {step:,}; a uniform "
-            f"guess has {uniform:.3f}): training diverged."
+        return tr(
+            "The training loss rose from {lowest:.3f} (step {low_step:,}) to {last:.3f} (step "
+            "{step:,}; a uniform guess has {uniform:.3f}): training diverged.",
+            lowest,
+            low_step,
+            last,
+            step,
+            uniform,
         )
-    return f"The training loss ended at {last:.3f}, above a uniform guess ({uniform:.3f}): training diverged."
+    return tr(
+        "The training loss ended at {last:.3f}, above a uniform guess ({uniform:.3f}): training diverged.",
+        last,
+        uniform,
+    )
 
 
 def _unstable(training: Sequence[tuple[int, float]], uniform: float, rates: str) -> tuple[str, ...]:
     step, highest = max(training, key=lambda point: point[1], default=(0, 0.0))
     if highest <= 2 * uniform:
         return ()
-    rose = f"The training loss rose to {highest:.3f} at step {step:,} (a uniform guess has {uniform:.3f})"
-    return (f"{rose} before it fell again: lower rates may learn more. In a new run, try {rates}.",)
+    rose = tr(
+        "The training loss rose to {highest:.3f} at step {step:,} (a uniform guess has {uniform:.3f})",
+        highest,
+        step,
+        uniform,
+    )
+    return (tr("{rose} before it fell again: lower rates may learn more. In a new run, try {rates}.", rose, rates),)
 
 
 def _worse_than_guessing(
     steps: int, loss: float, training: Sequence[tuple[int, float]], *, uniform: float, rates: str
 ) -> Outcome:
-    reason = f"Held-out loss {loss:.3f} is no better than a uniform guess ({uniform:.3f})."
+    reason = tr("Held-out loss {loss:.3f} is no better than a uniform guess ({uniform:.3f}).", loss, uniform)
     if training and training[-1][1] < _LEARNED * uniform:
-        fell = (
-            f"The training loss fell to {training[-1][1]:.3f}: what is held out is unlike the text that is trained on"
+        fell = tr(
+            "The training loss fell to {training:.3f}: what is held out is unlike the text that is trained on",
+            training[-1][1],
         )
         return Outcome(
-            "overfitting", (reason, f"{fell}, or too little of it. Use more text, mixed before it is split.")
+            "overfitting", (reason, tr("{fell}, or too little of it. Use more text, mixed before it is split.", fell))
         )
-    return Outcome("diverged" if steps > 100 else "not learning", (reason, f"Train longer, or try {rates}."))
+    return Outcome("diverged" if steps > 100 else "not learning", (reason, tr("Train longer, or try {rates}.", rates)))
 
 
 def measure_copying(
@@ -237,12 +270,19 @@ def held_out_text(tokenizer: Tokenizer, corpus: TokenCorpus) -> str:
 
 def _against_bigram(loss: float, simple: Baselines) -> str:
     if simple.bigram is None:
-        return f"Held-out loss {loss:.3f} nats per token; a uniform guess has {simple.uniform:.3f}."
+        return tr("Held-out loss {loss:.3f} nats per token; a uniform guess has {uniform:.3f}.", loss, simple.uniform)
     if loss < simple.bigram:
-        return f"Held-out loss {loss:.3f} nats per token beats a bigram model of the same text ({simple.bigram:.3f})."
-    return (
-        f"Held-out loss {loss:.3f} beats a unigram model ({simple.unigram:.3f}), not yet a bigram one "
-        f"({simple.bigram:.3f}): train longer."
+        return tr(
+            "Held-out loss {loss:.3f} nats per token beats a bigram model of the same text ({bigram:.3f}).",
+            loss,
+            simple.bigram,
+        )
+    return tr(
+        "Held-out loss {loss:.3f} beats a unigram model ({unigram:.3f}), not yet a bigram "
+        "one ({bigram:.3f}): train longer.",
+        loss,
+        simple.unigram,
+        simple.bigram,
     )
 
 
@@ -255,12 +295,17 @@ def _to_try(
     last = training[-1][1]
     if loss > _APART * last:
         return (
-            f"For a better model: more text, or --dropout 0.1. The training loss is far lower ({last:.3f}), so more "
-            "time would mostly memorise.",
+            tr(
+                "For a better model: more text, or --dropout 0.1. The training loss is far lower "
+                "({last:.3f}), so more time would mostly memorise.",
+                last,
+            ),
         )
     if epochs < 1:
-        return ("For a better model: more time. The run ended before it had seen the whole text once.",)
-    return ("For a better model: a larger --depth, with more time. The held-out loss of this size has levelled off.",)
+        return (tr("For a better model: more time. The run ended before it had seen the whole text once."),)
+    return (
+        tr("For a better model: a larger --depth, with more time. The held-out loss of this size has levelled off."),
+    )
 
 
 def _still_falling(course: Sequence[float]) -> tuple[str, ...]:

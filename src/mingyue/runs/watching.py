@@ -14,6 +14,7 @@ from mingyue.generation import translate
 from mingyue.inspection import Reading, Subject
 from mingyue.inspection.frames import take_frame, write_frame
 from mingyue.models import EncoderDecoder
+from mingyue.words import tr
 
 
 class Watcher:
@@ -38,7 +39,9 @@ class Watcher:
         except MingyueError as error:
             if error.message not in self._told:
                 self._told.add(error.message)
-                self._tell(f"No frame of the watched text was saved at step {step:,}: {error.message}.")
+                self._tell(
+                    tr("No frame of the watched text was saved at step {step:,}: {message}.", step, error.message)
+                )
 
     def _uncompiled(self) -> AbstractContextManager[object]:
         """Run compiled blocks eagerly: a forward pass with taps must not compile them again."""
@@ -69,4 +72,4 @@ def check_watched(subject: Subject, text: str) -> None:
     try:
         subject.read("" if subject.of_pairs else text, text if subject.of_pairs else None)
     except MingyueError as error:
-        raise SettingsError(f"--watch: {error.message}", advice=error.advice) from error
+        raise SettingsError(tr("--watch: {message}", error.message), advice=error.advice) from error

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mingyue.words import tr
+
 _CHUNK = 1 << 19  # characters of training text searched at once
 _BASE = 0x9E3779B97F4A7C15 | 1  # odd, so that it has an inverse
 _BORDER = 0x110000  # a code that no text has, put between the generated texts
@@ -36,8 +38,16 @@ class CopyReport:
     def describe(self) -> list[str]:
         """The result in two sentences."""
         return [
-            f"Longest passage copied from the training text: {len(self.longest)} characters, {self.longest!r}.",
-            f"Of its passages of {self.n} characters, {self.share_of_ngrams:.0%} occur in the training text.",
+            tr(
+                "Longest passage copied from the training text: {n_longest} characters, {longest!r}.",
+                len(self.longest),
+                self.longest,
+            ),
+            tr(
+                "Of its passages of {n} characters, {share_of_ngrams:.0%} occur in the training text.",
+                self.n,
+                self.share_of_ngrams,
+            ),
         ]
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from mingyue.errors import GenerationError
 from mingyue.generation.evaluating import evaluating
 from mingyue.reprs import facts_html
+from mingyue.words import tr
 
 if TYPE_CHECKING:
     from mingyue.models import DecoderOnly
@@ -107,7 +108,7 @@ def score(
     stride = max(1, context // 2) if stride is None else stride
     ids = tokenizer.encode(text)
     if not ids:
-        raise GenerationError("there is nothing to score: the text is empty")
+        raise GenerationError(tr("there is nothing to score: the text is empty"))
     inputs = [tokenizer.bos_id, *ids] if starts_with_bos else ids
     logprobs = token_logprobs(model, inputs, stride=stride)
     per_token = logprobs if starts_with_bos else [None, *logprobs]
@@ -147,11 +148,17 @@ def token_logprobs(model: DecoderOnly, ids: Sequence[int], *, stride: int | None
     context = model.config.context
     stride = max(1, context // 2) if stride is None else stride
     if not 1 <= stride <= context:
-        raise GenerationError(f"stride {stride} is not from 1 to {context}, the context of this model")
+        raise GenerationError(
+            tr("stride {stride} is not from 1 to {context}, the context of this model", stride, context)
+        )
     if max(ids) >= model.config.vocab_size:
         raise GenerationError(
-            f"the text has token {max(ids)}, but the model knows only tokens 0 to {model.config.vocab_size - 1}",
-            advice="The tokenizer does not belong to this model.",
+            tr(
+                "the text has token {ids}, but the model knows only tokens 0 to {vocab_size}",
+                max(ids),
+                model.config.vocab_size - 1,
+            ),
+            advice=tr("The tokenizer does not belong to this model."),
         )
     starts = window_starts(len(ids) - 1, context, stride)
     n_rows = max(1, _MAX_TOKENS // min(context, len(ids)))
@@ -161,8 +168,8 @@ def token_logprobs(model: DecoderOnly, ids: Sequence[int], *, stride: int | None
     logprobs = [value for part in found for value in part.tolist()]
     if any(math.isnan(value) for value in logprobs):
         raise GenerationError(
-            "the model's output is NaN",
-            advice="Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint.",
+            tr("the model's output is NaN"),
+            advice=tr("Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint."),
         )
     return logprobs
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from mingyue.config import GenerateSettings
 from mingyue.scoring.repetition import N_GRAMS, Repetition, repetition, repetition_of_pieces, words_of
+from mingyue.words import tr
 
 _MORE = {2: 0.1, 4: 0.05}  # repeated n-grams beyond those of held-out text from which texts count as repetitive
 _MUCH = 0.2  # repeated 4-grams without held-out text to compare with, and in held-out text itself
@@ -29,22 +30,34 @@ class RepetitionReport:
         """The result in sentences, then the advice."""
         found, other = self.generated, self.held_out
         two, four = found.repeated[1], found.repeated[3]
-        share = f"Repeated within the same generated text: {two:.0%} of the 2-grams, {four:.0%} of the 4-grams."
+        share = tr(
+            "Repeated within the same generated text: {two:.0%} of the 2-grams, {four:.0%} of the 4-grams.", two, four
+        )
         if other is not None:
-            share = (
-                f"Repeated within the same generated text: {two:.0%} of the 2-grams, {four:.0%} of the 4-grams; in "
-                f"held-out text of the same length {other.repeated[1]:.0%} and {other.repeated[3]:.0%}."
+            share = tr(
+                "Repeated within the same generated text: {two:.0%} of the 2-grams, {four:.0%} of "
+                "the 4-grams; in held-out text of the same length {repeated:.0%} and "
+                "{repeated_2:.0%}.",
+                two,
+                four,
+                other.repeated[1],
+                other.repeated[3],
             )
         lines = [share]
         if found.loops:
             longest = max(found.loops, key=lambda loop: loop.times * len(loop.period))
             passage = longest.period if len(longest.period) <= _SHOWN else f"{longest.period[:_SHOWN]}…"
             lines.append(
-                f"Texts that end in a loop: {len(found.loops):,} of {found.texts:,}. The longest is {longest.times:,} "
-                f"× {passage!r}."
+                tr(
+                    "Texts that end in a loop: {n_loops:,} of {texts:,}. The longest is {times:,} × {passage!r}.",
+                    len(found.loops),
+                    found.texts,
+                    longest.times,
+                    passage,
+                )
             )
         if found.same:
-            lines.append(f"Texts that equal another one: {found.same:,} of {found.texts:,}.")
+            lines.append(tr("Texts that equal another one: {same:,} of {texts:,}.", found.same, found.texts))
         return [*lines, *self.advice]
 
     def table(self) -> list[tuple[str, str, str]]:
@@ -54,11 +67,15 @@ class RepetitionReport:
             [
                 *(f"{share:.1%}" for share in one.distinct),
                 f"{one.repeated[3]:.1%}",
-                f"{len(one.loops):,} of {one.texts:,}",
+                tr("{n_loops:,} of {texts:,}", len(one.loops), one.texts),
             ]
             for one in both
         ]
-        names = [*(f"distinct {n}-grams" for n in N_GRAMS), "repeated 4-grams", "texts that end in a loop"]
+        names = [
+            *(tr("distinct {n}-grams", n) for n in N_GRAMS),
+            tr("repeated 4-grams"),
+            tr("texts that end in a loop"),
+        ]
         return [
             (name, values[0], values[1] if len(values) > 1 else "–")
             for name, *values in zip(names, *columns, strict=True)
@@ -108,23 +125,28 @@ def _advice(
     lines: list[str] = []
     if settings is not None and (settings.temperature < _LOW or settings.top_k == 1):
         lines.append(
-            f"The texts were sampled at temperature {settings.temperature:g}, where the likeliest tokens lead back to "
-            "what was said: use --temperature 0.8 to 1 and --top-p 0.95."
+            tr(
+                "The texts were sampled at temperature {temperature:g}, where the likeliest tokens "
+                "lead back to what was said: use --temperature 0.8 to 1 and --top-p 0.95.",
+                settings.temperature,
+            )
         )
     elif settings is not None and settings.repetition_penalty == 1.0 and found.loops:
-        lines.append("A --repetition-penalty of 1.1 to 1.3 ends such loops; a higher --temperature makes them rarer.")
+        lines.append(
+            tr("A --repetition-penalty of 1.1 to 1.3 ends such loops; a higher --temperature makes them rarer.")
+        )
     if verdict == "overfitting":
-        lines.append("The model has memorised its text: train it on more text.")
+        lines.append(tr("The model has memorised its text: train it on more text."))
     elif verdict in ("not learning", "diverged"):
         lines.append(
-            "The model has not learned the text yet, and such models repeat the most frequent tokens: train longer."
+            tr("The model has not learned the text yet, and such models repeat the most frequent tokens: train longer.")
         )
     elif improving:
-        lines.append("The held-out loss was still falling, and repetition falls with it: train longer.")
+        lines.append(tr("The held-out loss was still falling, and repetition falls with it: train longer."))
     if other is not None and other.repeated[3] > _MUCH:
-        lines.append("The held-out text repeats itself as well: train on text with more variety.")
+        lines.append(tr("The held-out text repeats itself as well: train on text with more variety."))
     if not lines:
-        lines.append("Train longer, or on more text; a higher --temperature with --top-p 0.95 helps meanwhile.")
+        lines.append(tr("Train longer, or on more text; a higher --temperature with --top-p 0.95 helps meanwhile."))
     return lines
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from mingyue.errors import DataError, MissingExtraError
+from mingyue.words import tr
 
 _CHINESE = {"zh", "zho", "chi", "cmn", "yue"}
 _JAPANESE = {"ja", "jpn"}
@@ -39,9 +40,10 @@ class TranslationScores:
         """A sentence where BLEU is 0 whatever the translations are (`has_four_grams`)."""
         if self.bleu > 0 or has_four_grams(references, target_language=target_language):
             return None
-        return (
-            "BLEU is 0 for any translation of these lines, an exact one too: it counts matches of four tokens (words) "
-            "in a row, and no reference has so many. chrF and exact lines measure such short lines."
+        return tr(
+            "BLEU is 0 for any translation of these lines, an exact one too: it counts matches "
+            "of four tokens (words) in a row, and no reference has so many. chrF and exact lines "
+            "measure such short lines."
         )
 
 
@@ -65,7 +67,8 @@ def translation_scores(
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError:
         raise MissingExtraError(
-            "scoring translations needs sacrebleu", advice="Install the extra: pip install 'mingyue[translate]'."
+            tr("scoring translations needs sacrebleu"),
+            advice=tr("Install the extra: pip install 'mingyue[translate]'."),
         ) from None
     # force: otherwise sacrebleu prints a warning for lines that look tokenized.
     bleu = BLEU(tokenize=_tokenizer(streams, target_language), force=True)
@@ -97,13 +100,24 @@ def _streams(references: Sequence[str] | Sequence[Sequence[str]]) -> list[Sequen
 def _check_counts(hypotheses: Sequence[str], streams: Sequence[Sequence[str]]) -> None:
     for number, stream in enumerate(streams, start=1):
         if len(stream) != len(hypotheses):
-            which = f"reference stream {number} of {len(streams)}" if len(streams) > 1 else "the references"
+            which = (
+                tr("reference stream {number} of {n_streams}", number, len(streams))
+                if len(streams) > 1
+                else tr("the references")
+            )
             raise DataError(
-                f"{len(hypotheses):,} translations but {len(stream):,} lines in {which}",
-                advice="Line i is compared with reference i: give exactly one reference for each line.",
+                tr(
+                    "{n_hypotheses:,} translations but {n_stream:,} lines in {which}",
+                    len(hypotheses),
+                    len(stream),
+                    which,
+                ),
+                advice=tr("Line i is compared with reference i: give exactly one reference for each line."),
             )
     if not hypotheses:
-        raise DataError("there is nothing to score: no translations", advice="Give at least one, with its reference.")
+        raise DataError(
+            tr("there is nothing to score: no translations"), advice=tr("Give at least one, with its reference.")
+        )
 
 
 def _tokenizer(streams: Sequence[Sequence[str]], language: str | None) -> str:

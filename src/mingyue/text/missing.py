@@ -10,6 +10,7 @@ import numpy as np
 from mingyue.text.char import count_characters
 from mingyue.text.spec import FIRST_LEARNED
 from mingyue.text.tokenizer import Tokenizer
+from mingyue.words import tr
 
 _EXAMPLES = 8
 
@@ -36,13 +37,25 @@ class MissingCharacters:
         share = self.occurrences / self.characters
         shown = " ".join(character if character.isprintable() else repr(character) for character in self.examples)
         if self.lost:
-            return (
-                f"{self.occurrences:,} of {self.characters:,} characters ({share:.2%}; different ones: "
-                f"{self.distinct:,}, most often {shown}) are not in the vocabulary of the model: they are lost to it"
+            return tr(
+                "{occurrences:,} of {characters:,} characters ({share:.2%}; different ones: "
+                "{distinct:,}, most often {shown}) are not in the vocabulary of the model: they are "
+                "lost to it",
+                self.occurrences,
+                self.characters,
+                share,
+                self.distinct,
+                shown,
             )
-        return (
-            f"{self.occurrences:,} of {self.characters:,} characters ({share:.2%}; different ones: {self.distinct:,}, "
-            f"most often {shown}) are not in the vocabulary of the model: byte fallback spells them"
+        return tr(
+            "{occurrences:,} of {characters:,} characters ({share:.2%}; different ones: "
+            "{distinct:,}, most often {shown}) are not in the vocabulary of the model: byte "
+            "fallback spells them",
+            self.occurrences,
+            self.characters,
+            share,
+            self.distinct,
+            shown,
         )
 
 

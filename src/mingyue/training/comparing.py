@@ -12,6 +12,7 @@ from typing import Any
 
 from mingyue.training.batches import BatchSource
 from mingyue.training.loss import Evaluation
+from mingyue.words import tr
 
 EVENT = "compare"
 NEW, OLD = "heldout_loss", "old_heldout_loss"
@@ -45,14 +46,18 @@ class Comparison:
 def describe_before(found: Mapping[str, float]) -> str | None:
     """A sentence about the losses before the first step."""
     if NEW in found and OLD in found:
-        return (
-            f"Before training: held-out loss {found[NEW]:.3f} nats per token on the new text, {found[OLD]:.3f} on the "
-            "text that the model was trained on."
+        return tr(
+            "Before training: held-out loss {found:.3f} nats per token on the new text, "
+            "{found_2:.3f} on the text that the model was trained on.",
+            found[NEW],
+            found[OLD],
         )
     if NEW in found:
-        return f"Before training: held-out loss {found[NEW]:.3f} nats per token on the new text."
+        return tr("Before training: held-out loss {found:.3f} nats per token on the new text.", found[NEW])
     if OLD in found:
-        return f"Before training: held-out loss {found[OLD]:.3f} nats per token on the text it was trained on."
+        return tr(
+            "Before training: held-out loss {found:.3f} nats per token on the text it was trained on.", found[OLD]
+        )
     return None
 
 
@@ -66,17 +71,29 @@ def describe_comparison(log: Sequence[Mapping[str, Any]]) -> list[str]:
     if _is_number(first.get(NEW)) and _is_number(last.get(NEW)):
         tokens = last.get("heldout_tokens", 0)
         found.append(
-            f"New text: held-out loss {first[NEW]:.3f} before training, {last[NEW]:.3f} now ({tokens:,} tokens)."
+            tr(
+                "New text: held-out loss {first:.3f} before training, {last:.3f} now ({tokens:,} tokens).",
+                first[NEW],
+                last[NEW],
+                tokens,
+            )
         )
     if _is_number(first.get(OLD)) and _is_number(last.get(OLD)):
         tokens = last.get("old_heldout_tokens", 0)
         found.append(
-            f"Old text: held-out loss {first[OLD]:.3f} before training, {last[OLD]:.3f} now ({tokens:,} tokens)."
+            tr(
+                "Old text: held-out loss {first:.3f} before training, {last:.3f} now ({tokens:,} tokens).",
+                first[OLD],
+                last[OLD],
+                tokens,
+            )
         )
     if _is_number(first.get(OLD)) and _is_number(last.get(OLD)) and last[OLD] > _RISEN * first[OLD]:
         found.append(
-            "The loss on the old text rose: fewer steps, lower rates (--learning-rate, --muon-learning-rate), or "
-            "training on both texts together keep more of it."
+            tr(
+                "The loss on the old text rose: fewer steps, lower rates (--learning-rate, "
+                "--muon-learning-rate), or training on both texts together keep more of it."
+            )
         )
     return found
 

@@ -106,7 +106,7 @@ def try_former(
         try:
             return former.weights()
         except MingyueError as error:
-            tell(f"The former model cannot be compared: {error.message}.")
+            tell(tr("The former model cannot be compared: {message}.", error.message))
             return None
 
     weights = placement.load(read)
@@ -117,14 +117,24 @@ def try_former(
     taken = after.loss < before.loss
     if taken:
         tell(
-            f"The run has become worse: held-out loss {before.loss:.4f}, before it was resumed {after.loss:.4f}, on "
-            f"the same text. The former model, of step {former.step:,}, is kept."
+            tr(
+                "The run has become worse: held-out loss {loss:.4f}, before it was resumed "
+                "{loss_2:.4f}, on the same text. The former model, of step {step:,}, is kept.",
+                before.loss,
+                after.loss,
+                former.step,
+            )
         )
     else:
         load_clean_state(placement.model, kept)
         tell(
-            f"The new model replaces the former one, of step {former.step:,}: held-out loss {before.loss:.4f} instead "
-            f"of {after.loss:.4f}, on the same text."
+            tr(
+                "The new model replaces the former one, of step {step:,}: held-out loss {loss:.4f} "
+                "instead of {loss_2:.4f}, on the same text.",
+                former.step,
+                before.loss,
+                after.loss,
+            )
         )
     ranks.on_main(lambda: log("former", former_step=former.step, taken=taken, **after.numbers()))
     return (after, True) if taken else (before, False)

@@ -14,6 +14,7 @@ from mingyue.training.loss import Evaluation
 from mingyue.training.pace import Clock
 from mingyue.training.plan import Plan
 from mingyue.training.threads import ThreadWatch
+from mingyue.words import tr
 
 Reason = Literal["finished", "patience", "stopped"]
 
@@ -80,7 +81,7 @@ class TrainResult:
     """Steps whose weights were averaged; empty: the model has the weights of `weights_step`."""
 
     def __repr__(self) -> str:
-        loss = "" if self.evaluation is None else f", held-out loss {self.evaluation.loss:.3f}"
+        loss = "" if self.evaluation is None else tr(", held-out loss {loss:.3f}", self.evaluation.loss)
         return f"<mingyue.TrainResult: {self.reason}, step {self.step:,} of {self.plan.total_steps:,}{loss}>"
 
 

@@ -102,8 +102,13 @@ class ExpectedTime:
         left = pace.seconds_for(plan.total_steps - step, plan.evaluate_every)
         if left >= _WORTH_TELLING:
             self._tell(
-                f"measured: {pace.step_seconds:.2g} s per step, so the run of {plan.total_steps:,} steps takes "
-                f"about {spoken_time(seconds + left)} in all"
+                tr(
+                    "measured: {step_seconds:.2g} s per step, so the run of {total_steps:,} steps takes "
+                    "about {spoken_time} in all",
+                    pace.step_seconds,
+                    plan.total_steps,
+                    spoken_time(seconds + left),
+                )
             )
 
 
@@ -111,4 +116,4 @@ def spoken_time(seconds: float) -> str:
     """A time in words, in the unit that suits it."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return tr("{seconds:.0f} min", seconds / 60) if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -329,7 +329,7 @@ class Trainer:
                 plan=plan,
                 sizes=self.sizes,
                 last=self.settings.run.average_last,
-                measure=partial(self.held_out, progress=partial(self.observer.on_progress, "final evaluation")),
+                measure=partial(self.held_out, progress=partial(self.observer.on_progress, tr("final evaluation"))),
                 former=self.callbacks.former,
                 ranks=self.ranks,
                 tell=self.observer.on_note,

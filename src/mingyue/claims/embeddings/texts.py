@@ -14,6 +14,7 @@ from mingyue.errors import DataError
 from mingyue.models import DecoderOnly, build_model
 from mingyue.runtime import derive_seed
 from mingyue.text import train_bpe, train_char
+from mingyue.words import tr
 
 _HELD_OUT = 0.1
 
@@ -48,7 +49,7 @@ def python_docs(pieces: int | None = None) -> Text:
     """
     path = resolve_corpus("python-docs", ReadReport())
     if path is None:
-        raise DataError("the corpus python-docs is not known")
+        raise DataError(tr("the corpus python-docs is not known"))
     text = path.read_text(encoding="utf-8")
     cut = round(len(text) * (1 - _HELD_OUT))
     train, held = text[:cut], text[cut:]
