@@ -87,7 +87,7 @@ class OutputFile:
             return None
         number = 0
         while True:
-            part = self._target.with_name(tr("{name}.part{value}", self._target.name, f".{number}" if number else ""))
+            part = self._target.with_name(f"{self._target.name}.part{f'.{number}' if number else ''}")
             try:
                 part.open("xb").close()
             except FileExistsError:

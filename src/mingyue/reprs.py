@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from mingyue.printable import printable
-from mingyue.words import tr
 
 _LONGEST = 60
-_TABLE = tr("border-collapse:collapse;margin:.4em 0")
-_CELL = tr("text-align:left;padding:.1em 1em .1em 0;vertical-align:top")
-_TEXT = tr("white-space:pre-wrap;border-left:3px solid #8888;padding-left:.8em;margin:.4em 0")
+_TABLE = "border-collapse:collapse;margin:.4em 0"
+_CELL = "text-align:left;padding:.1em 1em .1em 0;vertical-align:top"
+_TEXT = "white-space:pre-wrap;border-left:3px solid #8888;padding-left:.8em;margin:.4em 0"
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:
@@ -33,7 +32,7 @@ def facts_html(title: str, facts: Mapping[str, object], *below: str) -> str:
 def text_html(text: str, label: str = "") -> str:
     """A text as a block that keeps its lines."""
     above = f'<div style="opacity:.7">{_html(label)}</div>' if label else ""
-    return tr('{above}<div style="{text}">{html}</div>', above, _TEXT, _html(text))
+    return f'{above}<div style="{_TEXT}">{_html(text)}</div>'
 
 
 def curve_html(lines: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str) -> str:

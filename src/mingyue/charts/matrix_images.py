@@ -38,8 +38,8 @@ def image_spec(
     own = {name: {"expr": f"datum.{name}"} for name in ("align", "baseline", "angle")}
     labels = {
         "data": {"values": list(texts)},
-        "mark": {"type": "text", "fontSize": {"expr": "datum.size"}, "lineHeight": {"expr": tr("datum.size + 1")},
-                 "color": {"expr": tr("datum.grey ? '#444444' : '#333333'")}, **own},
+        "mark": {"type": "text", "fontSize": {"expr": "datum.size"}, "lineHeight": {"expr": "datum.size + 1"},
+                 "color": {"expr": "datum.grey ? '#444444' : '#333333'"}, **own},
         "encoding": {"x": pixels("x"), "y": pixels("y"), "text": {"field": "text", "type": "nominal"}},
     }  # fmt: skip
     legend = {"title": None, "orient": "right", "gradientLength": 120, "tickCount": 5}

@@ -225,7 +225,7 @@ class LineChart(IntervalPlot):
         return [*layers, points.encode(**shared, tooltip=self._tooltip(alt))]
 
     def _look(self, name: str) -> str:
-        return tr("line dashed") if name in self.dashed else "line"
+        return "line dashed" if name in self.dashed else "line"
 
     def _values(self) -> list[dict[str, Any]]:
         return [row for row in super()._values() if not self.log_x or axes.is_positive(row["x"])]

@@ -9,7 +9,7 @@ from mingyue.charts import markup
 from mingyue.charts.chart import Chart
 from mingyue.charts.fonts import display_width, truncate
 from mingyue.charts.vega import CONFIG, heading, pixels
-from mingyue.words import TextTable, tr
+from mingyue.words import TextTable
 
 _LINE, _COLUMN = 22, 6.7  # height of a line and width of a column of text, in pixels
 _GAP = 20  # between columns of the table
@@ -71,7 +71,7 @@ def _rules(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Lines below the headings and below each row."""
     return {
         "data": {"values": lines},
-        "mark": {"type": "rule", "color": {"expr": tr("datum.head ? '#999999' : '#e8e8e8'")}},
+        "mark": {"type": "rule", "color": {"expr": "datum.head ? '#999999' : '#e8e8e8'"}},
         "encoding": {"x": pixels("x"), "x2": {"field": "x2"}, "y": pixels("y")},
     }
 

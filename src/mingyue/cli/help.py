@@ -43,7 +43,7 @@ class HelpPage(DefaultFormatter):
         """Print the line of usage."""
         if usage and interface_language() == "zh":
             usage = str(usage)
-            console.print(Text(usage if usage.startswith("Usage:") else tr("Usage: {usage}", usage), style="bold"))
+            console.print(Text(usage if usage.startswith("Usage:") else f"Usage: {usage}", style="bold"))
             return
         super().render_usage(console, options, usage)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import mingyue
 from mingyue.cli.screen import write
-from mingyue.words import tr
 
 
 def version() -> None:
     """Print the version."""
-    write(tr("mingyue {version__}\n", mingyue.__version__))
+    write(f"mingyue {mingyue.__version__}\n")

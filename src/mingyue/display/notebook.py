@@ -16,13 +16,12 @@ from rich.console import Console
 
 from mingyue.display.live import Live
 from mingyue.printable import printable
-from mingyue.words import tr
 
 _MOST_LINES = 400
 _WIDTH = 160  # columns for the numbers beside the bar
 _BAR = "display:flex;gap:1em;align-items:center;font-variant-numeric:tabular-nums"
 _BOX = "max-height:20em;overflow:auto;display:flex;flex-direction:column-reverse"  # scrolled to its end, without script
-_LINES = tr("margin:.3em 0 0;font-size:12px;line-height:1.4;white-space:pre-wrap")
+_LINES = "margin:.3em 0 0;font-size:12px;line-height:1.4;white-space:pre-wrap"
 
 
 class NotebookLive(Live):
@@ -49,7 +48,7 @@ class NotebookLive(Live):
             self._try(self._update)
 
     def _draw(self, what: str, done: float, total: float | None, numbers: str) -> None:
-        value = "" if total is None else tr(' value="{done:.4f}" max="{total:.4f}"', done, max(total, 1e-09))
+        value = "" if total is None else f' value="{done:.4f}" max="{max(total, 1e-09):.4f}"'
         parts = [f"<b>{escape(what)}</b>", f'<progress style="width:16em"{value}></progress>', escape(numbers)]
         self._top = f'<div style="{_BAR}">' + "".join(f"<span>{part}</span>" for part in parts) + "</div>"
         self._update()

@@ -88,4 +88,4 @@ def _checked(tap: str, edit: Edit) -> Edit:
 def _described(value: object) -> str:
     if not isinstance(value, Tensor):
         return tr("no tensor ({kind})", type(value).__name__)
-    return tr("{value} {dtype} on {type}", [*value.shape], str(value.dtype).removeprefix("torch."), value.device.type)
+    return f"{[*value.shape]} {str(value.dtype).removeprefix('torch.')} on {value.device.type}"

@@ -135,4 +135,4 @@ def _option(name: str, value: object) -> str:
 
 
 def _spell(size: int) -> str:
-    return tr("{size:,.1f} GiB", size / 2**30) if size >= 2**30 else tr("{size:,.0f} MiB", size / 2**20)
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"
