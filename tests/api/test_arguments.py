@@ -72,6 +72,7 @@ def test_models_and_tokenizers_can_be_pickled_and_copied(model, translator):
         ("leave --n-encoder-layers out", "leave n_encoder_layers out"),
         ("--no-attend-across-documents has no effect", "attend_across_documents=False has no effect"),
         ("Run `mingyue train a.txt --out runs/a` again.", "Run `mingyue train a.txt --out runs/a` again."),
+        ("Start it again: mingyue train --config run.toml", "Start it again: mingyue train --config run.toml"),
         ("a--b, x --", "a--b, x --"),
     ],
 )

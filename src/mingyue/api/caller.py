@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from mingyue.errors import MingyueError, names_options
 
-_COMMAND = re.compile(r"(`[^`]*`)")
+_COMMAND = re.compile(r"(`[^`]*`|\bmingyue [a-z]+ [^\n]*)")
 _OPTION = re.compile(r"(?<![\w-])--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 
 
@@ -16,7 +16,7 @@ def for_caller(message: str) -> str:
     """`message`, with options written as settings unless the command line is what is running. Commands stay."""
     if names_options():
         return message
-    parts = _COMMAND.split(message)  # every second one is in backticks
+    parts = _COMMAND.split(message)  # every second one is a command
     return "".join(part if index % 2 else _OPTION.sub(_setting, part) for index, part in enumerate(parts))
 
 
