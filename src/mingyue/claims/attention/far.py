@@ -34,7 +34,7 @@ _RATES = {"tanh": 3e-3, "lstm": 1e-2, "chrono": 1e-2, "transformer": 3e-3}
 def measure(trial: Trial) -> Measurement:
     """Train each net at each distance; gradient at the key before and after."""
     distances = trial.pick((4, 12), (8, 32, 128), (8, 32, 128, 256))
-    steps = trial.pick(30, 450, 1500)
+    steps = trial.pick(50, 450, 1500)
     runs: list[dict[str, Any]] = []
     for seed in seeds(trial, 1, 3, 5):
         for distance in distances:
