@@ -43,9 +43,11 @@ def measure(trial: Trial) -> Measurement:
         models = _arms(text, check, d_model=d_model, steps=steps, seed=seed)
         for arm, model in models.items():
             excess[arm].append(_excess(model, held))
-            if arm in _SOURCES:
-                for name, value in _neighbours(model.embedding.weight.detach()).items():
-                    near.setdefault(f"{arm}_{name}", []).append(value)
+        # Of the pretrained vectors the usual form, whichever form the model was better with.
+        tables = {arm: models[arm].embedding.weight.detach() for arm in ("random", "end_to_end")}
+        for source, table_VM in {**tables, "frozen": pretrained_vectors(text, d_model)}.items():
+            for name, value in _neighbours(table_VM).items():
+                near.setdefault(f"{source}_{name}", []).append(value)
     numbers = {f"excess_{arm}": Number.mean(samples) for arm, samples in excess.items()}
     for name, arm in (("gap", "frozen"), ("gap_random", "random")):
         pairs = zip(excess[arm], excess["end_to_end"], strict=True)
