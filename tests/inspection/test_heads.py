@@ -445,4 +445,4 @@ def test_held_out_texts_stand_in_where_none_is_given(lively):
     own = heads_view(subject, probes=["abc"], held_out=held_out)
     assert own.measured.tokens == 2, "texts that are given come first"
     alone = heads_view(subject)
-    assert "the run with its held-out text is not at hand" in alone.tables()[0].note
+    assert "no held-out text of the run is at hand" in alone.tables()[0].note
