@@ -39,8 +39,8 @@ def training_sample(
         path = path_of(corpus)
         text, cut = _read(path)
         rows, total = _rows_of_text(subject, text, tokens, generator)
-        part = Words(", its first 16 MiB", "的前 16 MiB") if cut else Words("", "")
-        return TrainingSample(rows, total, Words(f"{path.name}{part.en}", f"{path.name} {part.zh}".strip()))
+        part = Words(", its first 16 MiB", " 的前 16 MiB") if cut else Words("", "")
+        return TrainingSample(rows, total, Words(f"{path.name}{part.en}", f" {path.name}{part.zh}"))
     run = None if folder is None else RunFolder(folder)
     if run is None or not run.data.is_dir():
         raise SettingsError(
