@@ -68,7 +68,7 @@ def diagnose(folder: Path | None = None, *, data_folder: Path | None = None) -> 
             *_processor(),
             *_accelerators(),
             *_memory(),
-            *_disk("disk", folder),
+            *_disk(tr("disk"), folder),
             *(() if data_folder is None else _disk(tr("data folder"), data_folder)),
             *_extras(),
             *_terminal(),
@@ -182,7 +182,7 @@ def _memory() -> Iterator[Finding]:
             memory.available / _GB,
         )
     yield Finding(
-        "memory",
+        tr("memory"),
         tr("{available:.1f} of {total:.1f} GB free", memory.available / _GB, memory.total / _GB),
         warning,
     )
@@ -210,7 +210,7 @@ def _extras() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
         missing = [name for name in modules if importlib.util.find_spec(name) is None]
         value = (
-            "installed"
+            tr("installed")
             if not missing
             else tr("without {missing} (pip install 'mingyue[{extra}]')", ", ".join(missing), extra)
         )

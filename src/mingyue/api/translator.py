@@ -23,7 +23,7 @@ from mingyue.reprs import facts_html
 from mingyue.runtime import Runtime
 from mingyue.scoring import TranslationScores, translation_scores
 from mingyue.training import Evaluation, evaluate
-from mingyue.words import tr
+from mingyue.words import listed, tr
 
 _MAX_TOKENS = 1 << 12  # padded tokens of the longer side in one forward pass of the loss
 
@@ -250,7 +250,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
         if long:
             reasons.append(tr("{long:,} with more than {context:,} tokens on a side", long, self.config.context))
         if reasons:
-            self.note(tr("Not counted in the loss: {reasons}.", ", ".join(reasons)))
+            self.note(tr("Not counted in the loss: {reasons}.", listed(reasons)))
 
 
 def one_line(text: str) -> str:

@@ -13,7 +13,7 @@ from mingyue.charts.matrices import one_scale
 from mingyue.charts.table_chart import TableChart
 from mingyue.charts.vega import CONFIG, drawable, import_converter
 from mingyue.errors import SettingsError
-from mingyue.words import TextTable
+from mingyue.words import TextTable, tr
 
 _SCALE = 2.0  # pixels of a PNG for each pixel of the spec
 
@@ -25,7 +25,7 @@ def stacked(charts: Sequence[Chart], tables: Sequence[TextTable] = ()) -> dict[s
     """
     specs = [chart.spec() for chart in one_scale(charts) or map(TableChart.of, tables)]
     if not specs:
-        raise SettingsError("there is nothing to draw")
+        raise SettingsError(tr("there is nothing to draw"))
     parts = [{key: value for key, value in spec.items() if key != "config"} for spec in specs]
     if len(parts) == 1:
         return drawable({**parts[0], "config": CONFIG, "padding": 12})

@@ -37,7 +37,8 @@ def check_drawing() -> None:
         import vl_convert  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(
-            f"the figures of a report need the package {error.name}", advice="pip install 'mingyue[plot]'"
+            tr("the figures of a report need the package {name}", error.name),
+            advice=tr("Install it: pip install 'mingyue[plot]'"),
         ) from None
 
 

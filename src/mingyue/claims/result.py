@@ -120,7 +120,7 @@ class Result:
         try:
             result = cls.from_dict(value)
         except DataError as error:
-            raise DataError(f"{path}: {error.message}", advice=error.advice) from None
+            raise DataError(tr("{path}: {message}", path, error.message), advice=error.advice) from None
         if result.name != path.stem:
             raise DataError(tr("{path} is the result of the claim {name}, not of {stem}", path, result.name, path.stem))
         return result

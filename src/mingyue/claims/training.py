@@ -17,6 +17,7 @@ from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.errors import TrainingError
 from mingyue.models import DecoderOnly, EncoderDecoder, build_model
 from mingyue.runtime import derive_seed
+from mingyue.words import tr
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _Batch = TypeVar("_Batch")
@@ -76,7 +77,7 @@ def fit(
             result.losses.append(float(value.detach()))
             result.steps = step + 1
             if not math.isfinite(result.losses[-1]):
-                raise TrainingError(f"the loss at step {step} is {result.losses[-1]}: training diverged")
+                raise TrainingError(tr("the loss at step {step} is {loss}: training diverged", step, result.losses[-1]))
             if until is not None and result.steps % check_every == 0:
                 model.eval()
                 with torch.no_grad():

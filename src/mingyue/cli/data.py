@@ -34,11 +34,11 @@ def list_(*, json: Annotated[bool, Parameter(negative=(), help="Print JSON inste
             ]
         )
         return
-    rows = table("name", "here", "size", "what", "licence")
+    rows = table(tr("name"), tr("here"), tr("size"), tr("what"), tr("licence"))
     for one in known:
         corpus = one.corpus
-        rows.add_row(corpus.name, "yes" if one.here else "no", corpus.size, corpus.description, corpus.licence)
-    show(rows, droppable=("size", "licence"))
+        rows.add_row(corpus.name, tr("yes") if one.here else tr("no"), corpus.size, corpus.description, corpus.licence)
+    show(rows, droppable=(tr("size"), tr("licence")))
     write("\n")
     say(
         tr(

@@ -90,7 +90,7 @@ def evaluate(
             settings,
             target_language=target_language,
             progress=lambda done, total: live.show(
-                "translating", done, total, [tr("{done:,} of {total:,} lines", done, total)]
+                tr("translating"), done, total, [tr("{done:,} of {total:,} lines", done, total)]
             ),
         )
     for note in translator.notes:
@@ -100,7 +100,7 @@ def evaluate(
     if json:
         write_json(report.to_dict())
     else:
-        show(_table(report), droppable=("details",))
+        show(_table(report), droppable=(tr("details"),))
 
 
 def _read_lines(source: str, target: str, encoding: str | None) -> tuple[list[str], list[str]]:
@@ -156,7 +156,7 @@ def _write(path: Path, lines: list[str]) -> None:
 
 
 def _table(report: TranslationReport) -> Table:
-    scores, rows = report.scores, table("metric", "value", "details")
+    scores, rows = report.scores, table(tr("metric"), tr("value"), tr("details"))
     rows.add_row("BLEU", f"{scores.bleu:.2f}", scores.bleu_signature)
     rows.add_row("chrF", f"{scores.chrf:.2f}", scores.chrf_signature)
     rows.add_row(
@@ -170,7 +170,7 @@ def _table(report: TranslationReport) -> Table:
         _number(report.loss),
         tr("nats per token, over {tokens:,} tokens of {counted:,} pairs", tokens, report.counted),
     )
-    rows.add_row("perplexity", _number(report.perplexity), "")
+    rows.add_row(tr("perplexity"), _number(report.perplexity), "")
     rows.add_row(tr("bits per byte"), _number(report.bits_per_byte), "")
     speed = report.lines / max(report.seconds, 1e-9)
     rows.add_row(

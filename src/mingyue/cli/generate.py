@@ -143,7 +143,7 @@ def _show_report(report: RepetitionReport, json: bool) -> None:
         write_json({"repetition": report.to_dict()}, indent=None)
         return
     write("\n")
-    rows = table("repetition", "generated", tr("held out"), right=("generated", tr("held out")))
+    rows = table(tr("repetition"), tr("generated"), tr("held out"), right=(tr("generated"), tr("held out")))
     for row in report.table():
         rows.add_row(*row)
     show(rows)

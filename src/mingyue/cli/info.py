@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mingyue.cli.arguments import JsonTable, ModelFolder
 from mingyue.cli.screen import print_note, show, table, write, write_json
-from mingyue.words import tr
+from mingyue.words import stored, tr
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,27 +34,27 @@ def info(
         write_json(found.to_dict())
         return
     for title, rows in (
-        ("Model", _pairs({name: value for name, value in found.config.items() if value is not None})),
-        ("Parameters", _parameters(found)),
+        (tr("Model"), _pairs({name: value for name, value in found.config.items() if value is not None})),
+        (tr("Parameters"), _parameters(found)),
         (tr("Compute and memory"), _costs(found)),
         (tr("Source tokenizer"), _pairs(found.source_tokenizer or {})),
-        ("Tokenizer", _pairs(found.tokenizer)),
+        (tr("Tokenizer"), _pairs(found.tokenizer)),
         (tr("Started from"), _pairs({} if found.init is None else {"init": found.init})),
-        ("Training", _pairs(found.training)),
+        (tr("Training"), _pairs(found.training)),
     ):
         if rows.row_count:
-            write(f"{title}\n")
+            write(title + "\n")
             show(rows)
             write("\n")
 
 
 def _parameters(found: Info) -> Table:
-    rows = table("part", "parameters", "share", right=("parameters", "share"))
+    rows = table(tr("part"), tr("parameters"), tr("share"), right=(tr("parameters"), tr("share")))
     total = found.sizes.parameters
     for part, count in found.sizes.parts().items():
         if count:
-            rows.add_row(part, f"{count:,}", f"{count / total:.1%}")
-    rows.add_row("total", f"{total:,}", "")
+            rows.add_row(stored(part), f"{count:,}", f"{count / total:.1%}")
+    rows.add_row(tr("total"), f"{total:,}", "")
     return rows
 
 
@@ -62,10 +62,10 @@ def _costs(found: Info) -> Table:
     counted, rows = found.sizes, table()
     is_pair_model = found.config["architecture"] == "encoder-decoder"
     token = tr("target token") if is_pair_model else "token"
-    one, text = (tr("one pair of full contexts"), "pair") if is_pair_model else (tr("one window"), "text")
+    one, text = (tr("one pair of full contexts"), tr("pair")) if is_pair_model else (tr("one window"), tr("text"))
     rows.add_row(tr("FLOPs per {token}, forward", token), _big(counted.forward_flops()))
     rows.add_row(tr("FLOPs per {token}, training", token), _big(counted.training_flops()))
-    rows.add_row("weights", _bytes(counted.weight_bytes()))
+    rows.add_row(tr("weights"), _bytes(counted.weight_bytes()))
     rows.add_row(tr("cache of one {text}, full context", text), _bytes(counted.cache_bytes()))
     rows.add_row(tr("training on {one}, with Muon", one), _bytes(counted.training_bytes("muon", 1).total))
     rows.add_row(tr("training on {one}, with AdamW", one), _bytes(counted.training_bytes("adamw", 1).total))

@@ -17,7 +17,7 @@ from mingyue.cli.texts import collect, without_final_newline
 from mingyue.config import Workers, nearest
 from mingyue.errors import MingyueError, SettingsError
 from mingyue.paths import check_output, path_of
-from mingyue.words import interface_language, tr
+from mingyue.words import interface_language, listed, stacked, stored, tr
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -143,8 +143,8 @@ def _no_view(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=
     view = next((token for token in tokens[1:] if token in VIEWS), None)
     if view is not None:
         return _old_order(view)
-    listed = "\n".join(f"  {name:<12}{line}" for name, (line, _) in VIEWS.items())
-    advice = tr("The views are:\n{listed}", listed)
+    lines = [tr("  {name:<12}{line}", name, stored(line)) for name, (line, _) in VIEWS.items()]
+    advice = tr("The views are:\n{lines}", stacked(lines))
     first = tokens[0] if tokens else "-"
     if first.startswith("-"):
         raise SettingsError(tr("mingyue inspect needs a view and a model: mingyue inspect VIEW MODEL"), advice=advice)
@@ -333,14 +333,14 @@ def _show_table(one: TextTable, language: Language) -> None:
     show(rows)
     write(f"{one.note}\n" if one.note else "")
     if spared:
-        english = tr(
+        left_out = listed(list(spared))
+        text = tr(
             "Left out in {width} columns: {spared}. From {needed} columns on all are there.",
             console.width,
-            ", ".join(spared),
+            left_out,
             needed,
         )
-        chinese = f"{console.width} 列放不下，略去：{'、'.join(spared)}。终端有 {needed} 列时会全部显示。"
-        write(f"{chinese if language == 'zh' else english}\n")
+        write(text + "\n")
 
 
 def _rows(one: TextTable, without: Sequence[str] = ()) -> Table:

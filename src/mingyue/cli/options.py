@@ -23,7 +23,7 @@ from mingyue.words import tr
 
 _ALIASES = {"optimiser": "--optimizer"}
 _KINDS = {"both": "", "text": " Text only.", "pairs": " Pairs only."}
-COMMAND_LINE = "the command line"
+COMMAND_LINE = tr("the command line")
 COMMON = Group("Common", sort_key=-1)
 """The first panel of the help of `train`."""
 
@@ -137,4 +137,4 @@ def read_toml(path: str) -> dict[str, Any]:
         message, advice = tr("cannot be read: {reason}", reason_of(error)), tr("Give --config an existing file.")
     except FormatError as error:
         message, advice = error.message, tr("See run.toml in any run folder for an example.")
-    raise SettingsError(f"{path}: {message}", advice=advice)
+    raise SettingsError(tr("{path}: {message}", path, message), advice=advice)

@@ -85,7 +85,7 @@ def _show_totals(result: Score) -> None:
     rows.add_row(
         tr("−log P of the text"), tr("{total:.4f} nats over {scored:,} tokens", 0 - result.total, result.scored)
     )
-    rows.add_row("perplexity", _number(result.perplexity))
+    rows.add_row(tr("perplexity"), _number(result.perplexity))
     rows.add_row(tr("nats per token"), _number(result.nats_per_token))
     rows.add_row(tr("bits per byte"), _number(result.bits_per_byte))
     if result.windows > 1:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 from mingyue.cli.invocation import ARGUMENTS
-from mingyue.words import tr
+from mingyue.words import Words, tr
 
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
@@ -27,8 +27,11 @@ def explain(error: CycloptsError) -> tuple[str, str]:
     from cyclopts import exceptions
     from pydantic import ValidationError
 
+    from mingyue.config.numbers import said_of
+
     command = " ".join(["mingyue", *(error.command_chain or ())])
-    message, advice = str(error).replace(HIDDEN, ""), ""
+    message: str = str(error).replace(HIDDEN, "")
+    advice: str = ""
     if isinstance(error, exceptions.UnusedCliTokensError):
         left = [token.replace(HIDDEN, "") for token in error.unused_tokens or ()]
         message = tr("{command}: unexpected argument {left}.", command, ", ".join(map(repr, left)))
@@ -60,22 +63,28 @@ def explain(error: CycloptsError) -> tuple[str, str]:
         message = tr(
             "{command}: {keyword} is {given!r}, not one of {known}.",
             command,
-            error.token.keyword or "the value",
+            error.token.keyword or tr("the value"),
             given,
             ", ".join(known),
         )
-        message += _guess([given], known)
+        message = message + _guess([given], known)
     elif isinstance(error, exceptions.MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
         what = tr("{name} needs a value", name) if name.startswith("--") else tr("{name} is missing", name)
         if name.startswith("--"):
             advice = tr("A value that begins with a dash is given as {name}='-…'. ", name)
-        message = f"{command}: {what}."
+        message = tr("{command}: {what}.", command, what)
     elif isinstance(error, exceptions.ValidationError) and isinstance(error.__cause__, ValidationError):
         refused = error.__cause__.errors()[0]
         name = "" if error.argument is None else error.argument.name
-        message = f"{name} {refused['input']}: {refused['msg']}."
-    return _LONG.sub(r"\1…\2", message), tr("{advice}Run `{command} --help` for the list of options.", advice, command)
+        message = tr("{name} {value}: {message}.", name, refused["input"], said_of(refused))
+    return _shortened(message), tr("{advice}Run `{command} --help` for the list of options.", advice, command)
+
+
+def _shortened(message: str) -> str:
+    if isinstance(message, Words):
+        return message.mapped(_shortened)
+    return _LONG.sub(r"\1…\2", message)
 
 
 def _quoted(text: str) -> str:

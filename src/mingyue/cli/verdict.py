@@ -32,13 +32,15 @@ def show_result(result: RunResult) -> int:
         write(tr("\nGenerated text:\n") + "".join(f"    {line}\n" for line in text.strip("\n").split("\n")))
     course = result.describe_course()
     write(
-        tr("\nVerdict: {verdict}.\n", outcome.verdict)
+        tr("\nVerdict: {verdict}.\n", outcome.verdict_words)
         if course is None
-        else tr("\n{course}\nVerdict: {verdict}.\n", course, outcome.verdict)
+        else tr("\n{course}\nVerdict: {verdict}.\n", course, outcome.verdict_words)
     )
-    write("".join(f"{sentence}\n" for sentence in outcome.sentences))
+    for sentence in outcome.sentences:
+        say(sentence)
     if outcome.copying is not None:
-        write("".join(f"{line}\n" for line in outcome.copying.describe()))
+        for line in outcome.copying.describe():
+            say(line)
     if outcome.repetition is not None:
         for line in outcome.repetition.describe():
             say(line)

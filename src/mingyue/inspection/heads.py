@@ -151,16 +151,14 @@ def _measured_on(texts: Sequence[Probe], left_out: int, *, given: bool, of_pairs
     if texts:
         return tr("Measured on held-out {kind} of the run ({n_texts}), {count:,} tokens.", kind, len(texts), count)
     if of_pairs:
-        return Words(
-            "No pair of texts was given, and no held-out pairs of the run are at hand: the loss was not measured, and "
-            "cross-attention is labelled on random tokens.",
-            "没有给出文本对，手边也没有该次训练留出的文本对：没有测损失，交叉注意力在随机 token 上标注。",
+        return tr(
+            "No pair of texts was given, and no held-out pairs of the run are at hand: the loss "
+            "was not measured, and cross-attention is labelled on random tokens."
         )
-    return Words(
-        "Measured on repetitions of random sequences, since no text was given and no held-out text of the run is at "
-        "hand: this shows what matters for copying. Give texts to measure the loss on them.",
-        "没有给出文本，手边也没有该次训练留出的文本，所以在随机 token 序列的第二遍上测得：它显示的是对复制的作用。"
-        "给出文本即可测该文本的损失。",
+    return tr(
+        "Measured on repetitions of random sequences, since no text was given and no "
+        "held-out text of the run is at hand: this shows what matters for copying. Give "
+        "texts to measure the loss on them."
     )
 
 

@@ -23,7 +23,7 @@ from mingyue.runs.loading import DECODER_ONLY, find_model, read_bundle, translat
 from mingyue.runs.run_config import run_config
 from mingyue.text import Tokenizer
 from mingyue.training import RunFolder
-from mingyue.words import tr
+from mingyue.words import stacked, tr
 
 _FREE = {"dropout", "attention_dropout"}
 """Settings of the model that do not change the meaning of its weights."""
@@ -145,7 +145,7 @@ def _with_model(settings: TrainSettings, bundle: Bundle[DecoderOnly]) -> TrainSe
                 "--init {init} keeps the model's architecture and tokenizer, and these settings contradict it:\n",
                 settings.run.init,
             )
-            + "\n".join(f"  {line}" for line in wrong),
+            + stacked(["  " + line for line in wrong]),
             advice=tr("Leave them out, or train a new model without --init."),
         )
     free = {name: getattr(given, name) for name in _FREE if getattr(given, name) is not None}

@@ -163,7 +163,7 @@ def read_bundle(
     settings = found.read_settings()
     if settings.pairs.given is not kind.of_pairs:
         message, advice = kind.refusal
-        raise BundleError(f"{found.path} {message}", advice=advice)
+        raise BundleError(tr("{path} {message}", found.path, message), advice=advice)
     check_has_checkpoint(found)
     try:
         bundle = kind.untrained(found, settings)

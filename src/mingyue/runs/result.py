@@ -9,7 +9,7 @@ from mingyue.reprs import curve_html, facts_html, text_html
 from mingyue.runs.verdict import Outcome
 from mingyue.training import RunFolder, TrainResult
 from mingyue.training.curves import Curve, RunCurves
-from mingyue.words import tr
+from mingyue.words import stacked, tr
 
 _SHOWN = 2
 """Number of generated texts shown."""
@@ -63,9 +63,9 @@ class RunResult:
             x="step",
             y=tr("nats per token"),
         )
-        verdict = tr("stopped, and saved") if training.reason == "stopped" else outcome.verdict
+        verdict = tr("stopped, and saved") if training.reason == "stopped" else outcome.verdict_words
         texts = [text_html(text.strip("\n"), tr("generated text")) for text in outcome.texts[:_SHOWN]]
-        told = text_html("\n".join(outcome.sentences), tr("verdict: {verdict}", verdict))
+        told = text_html(stacked(outcome.sentences), tr("verdict: {verdict}", verdict))
         return facts_html(tr("Run {folder}", self.folder), facts, picture, told, *texts)
 
 

@@ -281,4 +281,4 @@ def _losses_to_beat(found: Baselines) -> str:
     uniform = tr("to beat, in nats per token: {uniform:.3f} (a uniform guess)", found.uniform)
     if found.unigram is None or found.bigram is None:
         return uniform
-    return f"{uniform}, {found.unigram:.3f} (unigram), {found.bigram:.3f} (bigram)"
+    return tr("{uniform}, {unigram:.3f} (unigram), {bigram:.3f} (bigram)", uniform, found.unigram, found.bigram)

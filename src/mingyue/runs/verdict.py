@@ -15,7 +15,7 @@ from mingyue.models import TransformerConfig
 from mingyue.scoring import CopyReport, RepetitionReport, copy_report, repetition_report
 from mingyue.text import Tokenizer
 from mingyue.training import TrainResult, peak_rates, read_log
-from mingyue.words import tr
+from mingyue.words import Words, listed, tr
 
 Verdict = Literal["learning", "not learning", "overfitting", "diverged", "not measured"]
 
@@ -31,6 +31,13 @@ _COMPARED = 1 << 23  # tokens of the training text that the copy report reads
 _SPACES = re.compile(r"\s{2,}")
 _PIECE = 1 << 16  # tokens of it that are decoded at once
 _FALLING = tr("The held-out loss was still falling at the end: more time would help.")
+_SPOKEN: dict[Verdict, Words] = {
+    "learning": tr("learning"),
+    "not learning": tr("not learning"),
+    "overfitting": tr("overfitting"),
+    "diverged": tr("diverged"),
+    "not measured": tr("not measured"),
+}
 LOWER_RATES = tr("lower rates (--learning-rate, --muon-learning-rate)")
 
 
@@ -47,6 +54,11 @@ class Outcome:
     """How much of them is in the training text."""
     repetition: RepetitionReport | None = None
     """How much they repeat themselves, beside held-out text."""
+
+    @property
+    def verdict_words(self) -> Words:
+        """The verdict in both languages."""
+        return _SPOKEN[self.verdict]
 
     def __repr__(self) -> str:
         return f"<mingyue.Outcome: {self.verdict}. {' '.join(self.sentences[:1])}>"
@@ -150,8 +162,8 @@ def rates_to_try(settings: TrainSettings, config: TransformerConfig, warmup: int
     above = any(mine > 1.01 * default for mine, default in pairs)
     found = [min(mine, default) if above else mine / 3 for mine, default in pairs]
     options = zip(("--learning-rate", "--muon-learning-rate"), found, pairs, strict=False)
-    return ", ".join(
-        tr("{option} {rate:.2g} (here {mine:.2g})", option, rate, mine) for option, rate, (mine, _) in options
+    return listed(
+        [tr("{option} {rate:.2g} (here {mine:.2g})", option, rate, mine) for option, rate, (mine, _) in options]
     )
 
 
