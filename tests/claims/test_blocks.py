@@ -35,6 +35,17 @@ def test_without_norms_and_path_the_gradient_dies_out_and_without_the_path_alone
     assert value("residual", "pre_cosine") < value("residual", "post_cosine")
 
 
+def test_a_training_that_diverges_keeps_its_last_finite_loss(monkeypatch):
+    how, calls = residual._Training(1, 8, 6, 1e-2), []
+
+    def loss(model, ids_BT):
+        calls.append(1)
+        return sum(weight.sum() for weight in model.parameters()) * 0 + (3.0 if len(calls) < 4 else float("nan"))
+
+    monkeypatch.setattr(residual, "next_token_loss", loss)
+    assert residual._train("bare_warm", how, 0) == [3.0] * 6
+
+
 def test_a_block_without_residual_path_has_the_same_weights_and_no_way_past_its_sublayers():
     block = tiny(7, context=4, n_layers=1).every_block()[0]
     plain = parts.without_residual(block)

@@ -15,6 +15,7 @@ from mingyue.claims.blocks.parts import smoothed, stretch_of, without_residual
 from mingyue.claims.claim import Claim, Judgement, Measurement, Number, Numbers, Trial
 from mingyue.claims.figures import Lines
 from mingyue.claims.training import fit, next_token_loss, seeds, tiny
+from mingyue.errors import TrainingError
 from mingyue.models import DecoderOnly
 from mingyue.nn import Taps
 from mingyue.runtime import derive_seed
@@ -86,7 +87,7 @@ class _Training:
 
 
 def _train(arm: str, how: _Training, seed: int) -> list[float]:
-    """Losses of a training of one of `_TRAINED` on generated sentences."""
+    """Losses of a training of one of `_TRAINED` on generated sentences; a diverged one keeps its last finite loss."""
     kind, _, start = arm.partition("_")
     sentences = grammar.topics(3000, seed)
     lexicon = grammar.Lexicon(word for sentence in sentences for word in sentence)
@@ -98,16 +99,20 @@ def _train(arm: str, how: _Training, seed: int) -> list[float]:
         return ids_N[starts_B[:, None] + torch.arange(_CONTEXT + 1)]
 
     model = _model(kind, len(lexicon), how.n_layers, how.d_model, seed)
-    went = fit(
-        model,
-        batch,
-        next_token_loss,
-        steps=how.steps,
-        learning_rate=how.learning_rate,
-        seed=seed,
-        warmup=0.3 if start == "warm" else 0.0,
-    )
-    return went.losses
+    losses: list[float] = []
+
+    def loss(model: DecoderOnly, ids_BT: Tensor) -> Tensor:
+        value = next_token_loss(model, ids_BT)
+        losses.append(float(value.detach()))
+        return value
+
+    warmup = 0.3 if start == "warm" else 0.0
+    try:
+        fit(model, batch, loss, steps=how.steps, learning_rate=how.learning_rate, seed=seed, warmup=warmup)
+    except TrainingError:  # without norms vectors grow without bound
+        losses.pop()
+        losses += [losses[-1]] * (how.steps - len(losses))
+    return losses
 
 
 def measure(trial: Trial) -> Measurement:
