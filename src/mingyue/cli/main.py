@@ -199,13 +199,14 @@ def _print_error(message: str, advice: str | None) -> None:
     from rich.text import Text
 
     from mingyue.cli.screen import stderr
+    from mingyue.display.wrapping import Wrapped
 
     text = Text.assemble((localized(tr("error: ")), "bold red"), (localized(printable(message)), "red"))
     if advice is not None:
         text.append(f"\n{localized(printable(advice))}", style="default")
     with contextlib.suppress(OSError):  # stderr may be closed; the exit code remains
         console = stderr()
-        console.print(text, soft_wrap=not console.is_terminal)
+        console.print(Wrapped(text) if console.is_terminal else text, soft_wrap=True)
 
 
 def _leave_quietly() -> int:

@@ -71,8 +71,10 @@ def say(text: str) -> None:
     """Print sentences as a result; on a terminal lines are broken between words."""
     from rich.text import Text
 
-    console = stdout()
-    console.print(Text(printable(text) if console.is_terminal else text), soft_wrap=not console.is_terminal)
+    from mingyue.display.wrapping import Wrapped
+
+    console, said = stdout(), localized(text)
+    console.print(Wrapped(Text(printable(said))) if console.is_terminal else Text(said), soft_wrap=True)
 
 
 def print_note(text: str) -> None:
@@ -82,10 +84,12 @@ def print_note(text: str) -> None:
     """
     from rich.text import Text
 
+    from mingyue.display.wrapping import Wrapped
+
     with contextlib.suppress(OSError):
         console = stderr()
         note = Text.assemble((localized(tr("note: ")), "bold yellow"), localized(printable(text)))
-        console.print(note, soft_wrap=not console.is_terminal)
+        console.print(Wrapped(note) if console.is_terminal else note, soft_wrap=True)
 
 
 def write(text: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from mingyue.words import localized
+
 if TYPE_CHECKING:
     from rich.table import Column, Table
 
@@ -68,7 +70,11 @@ def _longest_word(column: Column) -> int:
 
 
 def _texts(column: Column) -> list[str]:
-    return [line for text in (column.header, *column.cells) for line in str(text).split("\n")]
+    return [line for text in (column.header, *column.cells) for line in _shown(text).split("\n")]
+
+
+def _shown(text: object) -> str:
+    return localized(text) if isinstance(text, str) else str(text)
 
 
 def _room(word: str) -> int:
