@@ -36,6 +36,7 @@ NEIGHBOURS = {
     ("errors", "printable"),
     ("errors", "words"),
     ("printable", "words"),
+    ("words", "errors"),
     ("config", "files"),
     ("config", "paths"),
     ("paths", "files"),

@@ -31,11 +31,12 @@ def shortened(command: str) -> list[str]:
     of_pairs = ["--d-model", "16", "--n-heads", "2", "--n-layers", "1", "--tokenizer-size", "300"]
     budget = {
         "train": [*tiny, *(of_pairs if "--source" in arguments else ["--depth", "1"])],
+        "init": ["--steps", "3", "--batch-tokens", "64"],
         "resume": ["--steps", "5"],
     }
     if "--minutes" in arguments:
         at = arguments.index("--minutes")
-        arguments[at : at + 2] = budget[arguments[1]]
+        arguments[at : at + 2] = budget["init" if "--init" in arguments else arguments[1]]
     if arguments[1] == "demo":
         arguments += ["--steps", "2", "--d-model", "16", "--n-heads", "2", "--n-layers", "1"]
     return arguments[1:]
@@ -57,7 +58,8 @@ def test_every_command_of_the_readme_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINGYUE_DATA", str(tmp_path / "data"))
     poems = "\n\n".join(f"床前明月光，疑是地上霜。举头望明月，低头思故乡。第{number}首" for number in range(60))
-    Path("poems.txt").write_text(poems, encoding="utf-8")
+    for file in ("poems.txt", "more-poems.txt"):
+        Path(file).write_text(poems, encoding="utf-8")
     write_pairs()
     found = commands(name)
     assert len(found) >= 12

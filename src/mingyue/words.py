@@ -49,7 +49,7 @@ class Words(str):
         return self._zh if isinstance(self._zh, str) else self._zh()
 
     def of(self, language: Language) -> str:
-        """The text in that language. Raises `ValueError` for one that is neither English nor Chinese."""
+        """The text in that language. Raises `SettingsError` for one that is neither English nor Chinese."""
         check_language(language)
         return self.zh if language == "zh" else str(self)
 
@@ -122,9 +122,14 @@ def language_of_system() -> Language:
 
 
 def check_language(language: str) -> None:
-    """Raise `ValueError` for a language other than English and Chinese."""
+    """Raise `SettingsError` for a language other than English and Chinese."""
     if language not in LANGUAGES:
-        raise ValueError(f"there are no words in the language {language!r}: give en (English) or zh (Chinese)")
+        from mingyue.errors import SettingsError  # the errors are made of texts
+
+        raise SettingsError(
+            tr("there are no words in the language {language!r}", language),
+            advice=tr("Give en (English) or zh (Chinese)."),
+        )
 
 
 @cache

@@ -29,7 +29,7 @@ _CHINESE = "\u4e00-\u9fff"
 _FAULTS = {
     "two spaces": re.compile(r"\S  +\S"),
     "space before a sign": re.compile(r"[A-Za-z0-9] [,;:.!?](?=\s|$)"),
-    "no space after a sign": re.compile(r"[A-Za-z]{2}[,;!?][A-Za-z]|[a-z]{2}[.:][A-Z]"),
+    "no space after a sign": re.compile(r"[A-Za-z]{2}[,;!?](?!r\})[A-Za-z]|[a-z]{2}[.:][A-Z]"),
     "words run together": re.compile(r"(?<![A-Za-z])(?!PyTorch|AdamW|MiB|NaN|LayerNorm)[A-Za-z]*[a-z]{2}[A-Z]"),
     "half-width sign in Chinese": re.compile(rf"[{_CHINESE}][,;:.!?](?=[{_CHINESE}])"),
     "space between Chinese characters": re.compile(rf"[{_CHINESE}，。；：] +(?=[{_CHINESE}，。；：])"),

@@ -68,7 +68,12 @@ def ended():
             of_pairs=of_pairs,
             training=types.SimpleNamespace(reason=reason, step=7),
             outcome=types.SimpleNamespace(
-                verdict="learning", sentences=sentences, texts=texts, copying=copying, repetition=repetition
+                verdict="learning",
+                verdict_words="learning",
+                sentences=sentences,
+                texts=texts,
+                copying=copying,
+                repetition=repetition,
             ),
         )
 

@@ -99,7 +99,7 @@ def test_a_token_has_one_position_in_every_table_chart_and_json(read, kind, lang
     saved = film.to_dict()["frames"][0]
     assert saved["position_T"][saved["pieces_T"].index(WORD)] == at
     scene = film.charts(language)[0].steps[0]
-    assert f"{at}:{WORD}" in scene.words[0][list(scene.word_columns).index(WORD)].hover[0]
+    assert f"{at}:{WORD}" in scene.words[1][list(scene.word_columns).index(WORD)].hover[0]
 
     one_head = attention_view(subject, reading, layer=0, head=0)
     for part, table in zip(one_head.parts, one_head.tables(language), strict=True):

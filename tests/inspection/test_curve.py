@@ -11,7 +11,7 @@ from mingyue.charts import LineChart
 from mingyue.errors import SettingsError
 from mingyue.inspection.curve import CurveView, curve_view, has_log
 from mingyue.printable import sparkline
-from mingyue.words import NothingToShowError
+from mingyue.errors import NothingToShowError
 
 
 def line(event: str, step: int, **values: object) -> str:

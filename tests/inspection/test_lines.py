@@ -10,7 +10,7 @@ import pytest
 from mingyue.errors import SettingsError
 from mingyue.inspection import capture
 from mingyue.inspection.lines import MOST_TOKENS, lines_view
-from mingyue.words import NothingToShowError
+from mingyue.errors import NothingToShowError
 
 
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (None, 2), (0, 3)])

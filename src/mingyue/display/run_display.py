@@ -87,7 +87,7 @@ class RunDisplay(Observer):
         lines = printable(text).strip("\n").split("\n")
         self._live.say(tr("sample at step {step:,}:", step))
         for line in lines[:_SAMPLE_LINES] + (["…"] if len(lines) > _SAMPLE_LINES else []):
-            self._live.say(f"    {line}", style="dim")
+            self._live.say("    " + line, style="dim")
 
     def on_checkpoint(self, path: Path, step: int, best: bool) -> None:
         """Nothing: checkpoints are frequent, and the end of the run says where they are."""
