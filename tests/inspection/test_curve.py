@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from mingyue.charts import LineChart
-from mingyue.errors import SettingsError
+from mingyue.errors import NothingToShowError, SettingsError
 from mingyue.inspection.curve import CurveView, curve_view, has_log
 from mingyue.printable import sparkline
-from mingyue.errors import NothingToShowError
 
 
 def line(event: str, step: int, **values: object) -> str:

@@ -7,10 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from mingyue.errors import SettingsError
+from mingyue.errors import NothingToShowError, SettingsError
 from mingyue.inspection import capture
 from mingyue.inspection.lines import MOST_TOKENS, lines_view
-from mingyue.errors import NothingToShowError
 
 
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (None, 2), (0, 3)])
