@@ -114,9 +114,27 @@ def write_json(value: object, *, indent: int | None = 2) -> None:
 
 def table(*columns: str, right: Collection[str] = ()) -> Table:
     """An empty table without frame; columns in `right` are right-aligned. Without `columns`: two, and no header."""
-    from rich.table import Table
+    from rich.table import Table as RichTable
+
+    class Table(RichTable):
+        """Breaks cells with wide characters as `Wrapped` does: rich would break words in them."""
+
+        def add_row(self, *cells: Any, **options: Any) -> None:  # noqa: ANN401
+            super().add_row(*map(_wrapped, cells), **options)
 
     result = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
     for name in columns or ("", ""):
         result.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=name in right)
     return result
+
+
+def _wrapped(cell: Any) -> Any:  # noqa: ANN401
+    from rich.text import Text
+
+    from mingyue.display.fitting import cells
+    from mingyue.display.wrapping import Wrapped
+
+    if not isinstance(cell, str):
+        return cell
+    text = localized(printable(cell))
+    return text if cells(text) == len(text) else Wrapped(Text(text))

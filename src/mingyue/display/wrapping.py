@@ -50,6 +50,9 @@ class Wrapped:
 
     text: Text
 
+    def __str__(self) -> str:
+        return self.text.plain
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         start, plain = 0, self.text.plain
         for line in wrap(plain, options.max_width):
