@@ -120,7 +120,7 @@ def measure(trial: Trial) -> Measurement:
     """Steps to 90 % for three ways to score, by width: the best of several learning rates for each."""
     widths = trial.pick((16, 128), (8, 64, 256), (8, 64, 256, 512))
     rates = trial.pick((2e-2,), (3e-3, 1e-2, 3e-2), (1e-3, 3e-3, 1e-2, 3e-2))
-    steps, rows = trial.pick((120, 32), (400, 32), (1500, 32))
+    steps, rows = trial.pick((120, 32), (800, 32), (1500, 32))
     chosen = seeds(trial, 1, 5, 10)
     table: list[dict[str, Any]] = []
     numbers = {
