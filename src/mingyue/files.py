@@ -213,6 +213,17 @@ def seal_holds(value: Mapping[str, Any]) -> bool:
     return value.get("checksum", checksum_of(value)) == checksum_of(value)
 
 
+_REASONS = {
+    errno.ENOENT: tr("No such file or directory"),
+    errno.ENOTDIR: tr("Not a directory"),
+    errno.EISDIR: tr("Is a directory"),
+    errno.EEXIST: tr("File exists"),
+    errno.ENAMETOOLONG: tr("File name too long"),
+    errno.ELOOP: tr("Too many levels of symbolic links"),
+}
+"""What the system says, for errors that people meet."""
+
+
 def explain_os_error(what: str, path: Path, error: OSError) -> tuple[str, str]:
     """(message, advice) for an `OSError` while `what` was written to `path`."""
     if error.errno in _FULL:
@@ -268,4 +279,6 @@ def reason_of(error: OSError) -> str:
         return tr("the disk is full")
     if error.errno == errno.EBADF:
         return tr("it is closed")
-    return tr("permission denied") if error.errno in _REFUSED else stored(error.strerror or str(error))
+    if error.errno in _REFUSED:
+        return tr("permission denied")
+    return _REASONS.get(error.errno or 0) or stored(error.strerror or str(error))

@@ -9,10 +9,13 @@ from pathlib import Path
 from mingyue.api.caller import speaks_python
 from mingyue.config import NonNegative, RunSettings, TrainSettings, checked
 from mingyue.display.default import default_display
+from mingyue.errors import SettingsError
 from mingyue.paths import path_of
+from mingyue.printable import shown as shown_value
 from mingyue.runs import RunResult, new_run, resumed_run
 from mingyue.runtime import processes
 from mingyue.training import Clock, Observer, RunFolder, changed_settings
+from mingyue.words import tr
 
 _SEVERAL = ("sources", "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs")
 """Settings that are lists of names."""
@@ -20,10 +23,15 @@ _SEVERAL = ("sources", "source", "target", "pairs", "valid_source", "valid_targe
 
 @speaks_python()
 def train(
-    settings: TrainSettings | None = None, *, observer: Observer | None = None, waited: float = 0.0, **given: object
+    settings: TrainSettings | str | Path | None = None,
+    *,
+    observer: Observer | None = None,
+    waited: float = 0.0,
+    **given: object,
 ) -> RunResult:
     """Train a model. `given` are fields of `TrainSettings` by name, of any group; they override `settings`.
 
+    A file, folder or known corpus may stand for `settings`: `train("poems.txt")` is `train(sources="poems.txt")`.
     Where a setting is a name of a file or folder, a `Path` is one too; a single name stands for a list of one.
 
     `observer` receives the events of the run. None: the run is shown, in a notebook below the cell, else on standard
@@ -33,6 +41,13 @@ def train(
     what was saved before stays intact.
     """
     clock = Clock(checked("waited", waited, NonNegative))
+    if isinstance(settings, str | Path):
+        settings, given = None, {"sources": settings, **given}
+    elif not isinstance(settings, TrainSettings | None):
+        raise SettingsError(
+            tr("{value} is neither settings nor the name of a text", shown_value(settings)),
+            advice=tr('Give a file name, TrainSettings, or settings by name: train(sources="poems.txt", minutes=5).'),
+        )
     named = {name: _names(name, value) for name, value in given.items()}
     with shown(observer) as display, new_run((settings or TrainSettings()).with_flat(**named), display, clock) as run:
         return run.train()

@@ -22,6 +22,7 @@ from mingyue.config import Count, Workers, checked
 from mingyue.errors import CheckpointError, MingyueError
 from mingyue.files import explain_os_error
 from mingyue.runtime import available_cores, derive_seed
+from mingyue.words import tr
 
 _LOOK_EVERY = 0.5
 
@@ -69,7 +70,7 @@ def run_claims(
             for name in names:
                 check_replaceable(out / f"{name}.json")
         except OSError as error:
-            message, advice = explain_os_error("the results of claims", out, error)
+            message, advice = explain_os_error(tr("the results of claims"), out, error)
             raise CheckpointError(message, advice=advice) from None
     with tempfile.TemporaryDirectory(prefix="mingyue-claims-") as temporary:
         pool = _Pool(trial, Path(temporary) if out is None else out, threads)

@@ -169,7 +169,7 @@ class _Screen:
         if state.finished is not None and self._lines:
             self._live.clear()
             _show_line(state.finished, self._language)
-        self._live.show("claims", state.done, state.total, [f"{state.done}/{state.total}", *state.running])
+        self._live.show(tr("claims"), state.done, state.total, [f"{state.done}/{state.total}", *state.running])
 
 
 def _show_line(result: Result, language: Language) -> None:

@@ -166,7 +166,7 @@ def _table(report: TranslationReport) -> Table:
     )
     tokens = 0 if report.evaluation is None else report.evaluation.tokens
     rows.add_row(
-        "loss",
+        tr("loss"),
         _number(report.loss),
         tr("nats per token, over {tokens:,} tokens of {counted:,} pairs", tokens, report.counted),
     )

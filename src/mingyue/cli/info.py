@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from mingyue.cli.arguments import JsonTable, ModelFolder
 from mingyue.cli.screen import print_note, show, table, write, write_json
-from mingyue.words import stored, tr
+from mingyue.words import localized, stored, tr
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from mingyue.api import Info
+
+_PARTS = {
+    "embedding": tr("embedding"),
+    "positions": tr("positions"),
+    "attention": tr("attention"),
+    "cross-attention": tr("cross-attention"),
+    "feedforward": tr("feed-forward"),
+    "norms": tr("norms"),
+    "output": tr("output layer"),
+}
 
 
 def info(
@@ -35,7 +45,7 @@ def info(
         return
     for title, rows in (
         (tr("Model"), _pairs({name: value for name, value in found.config.items() if value is not None})),
-        (tr("Parameters"), _parameters(found)),
+        (tr("Parameters by part"), _parameters(found)),
         (tr("Compute and memory"), _costs(found)),
         (tr("Source tokenizer"), _pairs(found.source_tokenizer or {})),
         (tr("Tokenizer"), _pairs(found.tokenizer)),
@@ -53,7 +63,7 @@ def _parameters(found: Info) -> Table:
     total = found.sizes.parameters
     for part, count in found.sizes.parts().items():
         if count:
-            rows.add_row(stored(part), f"{count:,}", f"{count / total:.1%}")
+            rows.add_row(_PARTS.get(part, stored(part)), f"{count:,}", f"{count / total:.1%}")
     rows.add_row(tr("total"), f"{total:,}", "")
     return rows
 
@@ -92,7 +102,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 def _shown(name: str, value: object) -> str:
     """A readable value; `name` distinguishes counts from identifiers."""
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return localized(tr("yes") if value else tr("no"))
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, int) and name not in ("seed", "format"):

@@ -42,7 +42,7 @@ def interact(model: Model, settings: GenerateSettings) -> None:
             interrupts.dealt_with()
             write("\n")
         except MingyueError as error:
-            print_note(str(error))
+            print_note(error.words)
         settings = settings.replace(seed=settings.seed + 1)
 
 
@@ -72,5 +72,5 @@ def _changed(line: str, settings: GenerateSettings) -> GenerateSettings | None:
     try:
         return settings.replace(**{_COMMANDS[name]: value})
     except SettingsError as error:
-        print_note(str(error))
+        print_note(error.words)
         return settings

@@ -106,7 +106,7 @@ def _describe(error: BaseException) -> tuple[str, str | None, int]:
     if isinstance(error, MingyueError):
         return error.message, error.advice, USAGE
     if isinstance(error, KeyboardInterrupt):
-        return "stopped", None, INTERRUPTED
+        return tr("stopped"), None, INTERRUPTED
     if (found := _surroundings(error)) is not None:
         return *found, USAGE
     name, text = type(error).__name__, str(error)

@@ -60,7 +60,7 @@ def score(
         if number:
             write("\n")
         if one.source is not None:
-            write(f"{one.source}\n")
+            write(one.source + "\n")
         if tokens or (tokens is None and len(result.tokens) <= _MAX_ROWS):
             _show_tokens(loaded, result)
         _show_totals(result)

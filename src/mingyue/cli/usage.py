@@ -12,7 +12,7 @@ from mingyue.cli.invocation import ARGUMENTS
 from mingyue.words import Words, tr
 
 if TYPE_CHECKING:
-    from cyclopts import CycloptsError
+    from cyclopts import CoercionError, CycloptsError
 
 # The parser takes whatever begins with a dash for an option: `-` (standard input), and texts such as '- the river'.
 # What cannot be an option is hidden from it behind a NUL, which no argument can hold.
@@ -68,6 +68,11 @@ def explain(error: CycloptsError) -> tuple[str, str]:
             ", ".join(known),
         )
         message = message + _guess([given], known)
+    elif isinstance(error, exceptions.RepeatArgumentError):
+        message = tr("{command}: {option} is given more than once.", command, error.token.keyword or tr("the value"))
+    elif isinstance(error, exceptions.CoercionError) and error.token is not None:
+        option, value = error.token.keyword or tr("the value"), error.token.value.replace(HIDDEN, "")
+        message = tr("{command}: {option} is {value!r}, which is no {kind}.", command, option, value, _kind(error))
     elif isinstance(error, exceptions.MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
         what = tr("{name} needs a value", name) if name.startswith("--") else tr("{name} is missing", name)
@@ -79,6 +84,12 @@ def explain(error: CycloptsError) -> tuple[str, str]:
         name = "" if error.argument is None else error.argument.name
         message = tr("{name} {value}: {message}.", name, refused["input"], said_of(refused))
     return _shortened(message), tr("{advice}Run `{command} --help` for the list of options.", advice, command)
+
+
+def _kind(error: CoercionError) -> Words:
+    """What the value should have been."""
+    kinds = (error.target_type, *get_args(error.target_type))
+    return tr("whole number") if int in kinds else tr("number") if float in kinds else tr("value of this kind")
 
 
 def _shortened(message: str) -> str:

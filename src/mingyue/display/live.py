@@ -17,12 +17,14 @@ from mingyue.display.fitting import SEPARATOR, cells, fitting, fitting_line
 from mingyue.display.wrapping import Wrapped
 from mingyue.errors import MingyueError
 from mingyue.printable import printable
-from mingyue.words import localized, tr
+from mingyue.words import localized, stored, tr
 
 _LIVE_EVERY = 0.5
 """Seconds between two redraws: costs no noticeable share of two cores."""
 _BAR_WIDTH, _NARROW = 20, 72
 _WAITING = tr("waiting for")
+STAGES = tuple(map(str, (tr("reading"), tr("fetching"), tr("vocabulary"), tr("merging"), tr("encoding"))))
+"""Stages of the preparation of a text, as it reports them."""
 _PLAIN_EVERY = 30.0
 """Seconds without output after which a plain line shows the progress."""
 
@@ -58,6 +60,7 @@ class Live:
 
     def show_stage(self, stage: str, done: int, total: int) -> None:
         """Show a stage of some work: its percentage, or its count where the total is unknown (0)."""
+        stage = stored(stage)
         if stage.startswith(_WAITING):  # it may take any time, and nothing else will be shown meanwhile
             self.say(tr("{stage} …", stage))
             return

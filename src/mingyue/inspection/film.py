@@ -162,8 +162,11 @@ class FilmView(View):
         note = _ABOUT_TRANSLATIONS if of_pairs else _ABOUT_TOKENS
         more = Words("", "")
         if n_all > _MOST_POSITIONS:
-            kind = tr("first") if of_pairs else tr("last")
-            more = tr(" The {kind} {most_positions} of {n_all} positions.", kind, _MOST_POSITIONS, n_all)
+            more = (
+                tr(" The first {shown} of {n_all} positions.", _MOST_POSITIONS, n_all)
+                if of_pairs
+                else tr(" The last {shown} of {n_all} positions.", _MOST_POSITIONS, n_all)
+            )
         return WordGrid(
             _PREDICTIONS.of(language),
             cells,

@@ -59,17 +59,17 @@ class AttentionPart:
 
     def check(self, layer: int | None, head: int | None) -> None:
         """Raise `SettingsError` for a layer or a head that this part does not have."""
-        for what, number, count in (("layer", layer, self.n_layers), ("head", head, self.n_heads)):
-            if number is not None and not 0 <= number < count:
-                raise SettingsError(
-                    tr(
-                        "there is no {what} {number} in the {en} of this model",
-                        what,
-                        number,
-                        PART_NAMES[self.name].en.lower(),
-                    ),
-                    advice=tr("Its {what}s are counted from 0: 0 to {count}.", what, count - 1),
-                )
+        name = PART_NAMES[self.name].mapped(str.lower)
+        if layer is not None and not 0 <= layer < self.n_layers:
+            raise SettingsError(
+                tr("there is no layer {layer} in the {part} of this model", layer, name),
+                advice=tr("Its layers are counted from 0: 0 to {last}.", self.n_layers - 1),
+            )
+        if head is not None and not 0 <= head < self.n_heads:
+            raise SettingsError(
+                tr("there is no head {head} in the {part} of this model", head, name),
+                advice=tr("Its heads are counted from 0: 0 to {last}.", self.n_heads - 1),
+            )
 
 
 def attention_parts(subject: Subject) -> tuple[AttentionPart, ...]:

@@ -258,7 +258,7 @@ def _patch(positions_R: Tensor, clean: Tensor) -> Edit:
 def check_lengths(clean: Reading, corrupted: Reading) -> None:
     """Raise `GenerationError` for texts of unequal numbers of tokens."""
     sides = [
-        ("text", clean.pieces, corrupted.pieces),
+        (tr("text"), clean.pieces, corrupted.pieces),
         (tr("source text"), clean.source_pieces, corrupted.source_pieces),
     ]
     for side, clean_pieces, corrupted_pieces in sides:

@@ -200,7 +200,7 @@ def _costs(view: TraceView, groups: _Groups, language: Language) -> TextTable:
     columns = [
         name.of(language)
         for name in (
-            tr("no."), tr("step"), tr("module"), tr("symbols"),
+            tr("no."), tr("operation"), tr("module"), tr("symbols"),
             tr("shape"), tr("parameters"), tr("FLOPs"), tr("RMS"),
         )
     ]  # fmt: skip
@@ -253,7 +253,7 @@ def _drawn_steps(view: TraceView, language: Language) -> TextTable:
 
 def _lines(groups: _Groups, language: Language) -> TextTable:
     names = (
-        tr("no."), tr("step"), tr("formula"), tr("source"),
+        tr("no."), tr("operation"), tr("formula"), tr("source line"),
         tr("tap"),
     )  # fmt: skip
     columns = [name.of(language) for name in names]

@@ -253,10 +253,12 @@ def make_plan(
         left = pace.steps_in(60 * minutes - seconds, run.evaluate_every)
         total = step + left
         if left < 1:
-            before, into = (tr("next"), tr("{step:,} steps", step)) if step else (tr("first"), tr("the start"))
+            before, into = (
+                (tr("next step"), tr("{step:,} steps", step)) if step else (tr("first step"), tr("the start"))
+            )
             raise TrainingError(
                 tr(
-                    "{minutes:g} minutes are over before the {before} step: {seconds:.0f} s went into "
+                    "{minutes:g} minutes are over before the {before}: {seconds:.0f} s went into "
                     "{into}, a step takes {step_seconds:.2f} s, the end of the run {reserve:.0f} s",
                     minutes,
                     before,

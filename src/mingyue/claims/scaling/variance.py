@@ -44,10 +44,10 @@ def measure(trial: Trial) -> Measurement:
         "least_width": Number.exact(widths[0]),
         "most_width": Number.exact(widths[-1]),
         "slope": Number.mean(slopes),
-        "ratio_least": min(ratios, key=lambda number: number.low),
-        "ratio_most": max(ratios, key=lambda number: number.high),
-        "scaled_least": min(scaled, key=lambda number: number.low),
-        "scaled_most": max(scaled, key=lambda number: number.high),
+        "ratio_least": min(ratios, key=lambda number: number.value),
+        "ratio_most": max(ratios, key=lambda number: number.value),
+        "scaled_least": min(scaled, key=lambda number: number.value),
+        "scaled_most": max(scaled, key=lambda number: number.value),
         "mean_most": max(centres, key=_furthest_from_0),
     }
     return Measurement(numbers, {"variance": rows})
