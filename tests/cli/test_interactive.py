@@ -73,7 +73,8 @@ def test_ctrl_c_ends_the_current_text_only(run, text_model, typed, monkeypatch):
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signal to oneself")
 def test_ctrl_c_of_a_terminal_again_and_again_leaves_the_loop_running(text_model):
     """The program counts a second Ctrl-C as one to leave at once; here each ends one text."""
-    command = [sys.executable, "-m", "mingyue", "generate", text_model, "--interactive", "--max-new-tokens", "100000"]
+    endless = ["--min-new-tokens", "100000", "--max-new-tokens", "100000"]  # a text that ended would lose the next one
+    command = [sys.executable, "-m", "mingyue", "generate", text_model, "--interactive", *endless]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin and process.stdout
