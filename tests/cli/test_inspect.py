@@ -134,7 +134,7 @@ def test_a_narrow_terminal_spares_columns_and_says_which(run, model, monkeypatch
     assert "Left out" not in run(*command)[1]
     monkeypatch.setattr("mingyue.cli.screen._WIDE", 80)
     narrow = run(*command)[1]
-    assert "Left out in 80 columns: formula, source." in narrow
+    assert "Left out in 80 columns: formula, source line." in narrow
     assert "attention.py:" not in narrow
     assert max(map(len, narrow.split("Formulas")[0].splitlines()[1:20])) <= 80
 
