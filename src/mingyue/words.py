@@ -59,7 +59,7 @@ class Words(str):
 
     def __add__(self, other: str) -> Words:
         """Two texts one after the other, in each language."""
-        return Words(str(self) + str(other), lambda: self.zh + in_language(other, "zh"))
+        return Words("".join((self, other)), lambda: self.zh + in_language(other, "zh"))
 
     def __radd__(self, other: str) -> Words:
         return Words(other + str(self), lambda: in_language(other, "zh") + self.zh)
