@@ -23,10 +23,9 @@ from mingyue.claims.summary import (
 )
 from mingyue.errors import CheckpointError, DataError, MissingExtraError, SettingsError
 from mingyue.files import explain_os_error, write_text_atomically
-from mingyue.words import Language, TextTable, Words, tr
+from mingyue.words import LANGUAGES, Language, TextTable, Words, tr
 
 PAGE, RESULTS, FIGURES = "index.html", "results", "figures"
-_LANGUAGES: tuple[Language, Language] = ("en", "zh")
 _MARKDOWN: dict[Language, str] = {"en": "REPORT.md", "zh": "REPORT.zh.md"}
 
 
@@ -80,16 +79,16 @@ def write_report(folder: Path, results: Sequence[Result]) -> list[str]:
         entries = [_Entry(result) for result in results]
         notes: list[str] = []
         for one in entries:
-            for language in _LANGUAGES:
+            for language in LANGUAGES:
                 notes += one.write_figure(folder, language)
-        for language in _LANGUAGES:
+        for language in LANGUAGES:
             write_text_atomically(folder / _MARKDOWN[language], _markdown(entries, language))
         write_page(
             folder / PAGE,
             title=text_of("title"),
             sections=[one.section() for one in entries],
-            languages=_LANGUAGES,
-            intro={language: "\n\n".join(_intro(results, language)) for language in _LANGUAGES},
+            languages=LANGUAGES,
+            intro={language: "\n\n".join(_intro(results, language)) for language in LANGUAGES},
         )
     except OSError as error:
         message, advice = explain_os_error("the report", folder, error)
@@ -115,7 +114,7 @@ class _Entry:
             return
         self.claim = find(result.name)
         try:
-            for language in _LANGUAGES:
+            for language in LANGUAGES:
                 self.figures[language] = list(self.claim.draw(result.measurement, language))
         except Exception as error:  # an error in one claim must not stop the report of the others
             self.figures = {"en": [], "zh": []}
@@ -174,7 +173,7 @@ class _Entry:
                     text_of("details").of(language), [*_labelled(self.details(), language), *self.numbers(language)]
                 ),
             ]
-            for language in _LANGUAGES
+            for language in LANGUAGES
         }
         group = text_of("groups", group_of(self.result.name))
         return Section(self.title(), parts, anchor=self.result.name, tag=verdict_of(self.result), group=group)

@@ -68,7 +68,7 @@ def _decoded(decoder: codecs.IncrementalDecoder, data: bytes, number: int, codec
         return decoder.decode(data, final=not data)
     except UnicodeError as error:
         byte = (
-            tr("byte 0x{object:02x}", error.object[error.start])
+            tr("byte 0x{value:02x}", error.object[error.start])
             if isinstance(error, UnicodeDecodeError)
             else tr("the first byte")
         )

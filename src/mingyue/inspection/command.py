@@ -123,8 +123,8 @@ class Command:
     """Makes the view, with the view's own options as keyword arguments; what comes before them depends on `texts`.
     None: a page of many views, which `mingyue.Inspection.report` writes."""
     options: tuple[Option, ...]
-    texts: Literal["none", "one", "compared", "optional", "any number", "runs"] = "one"
-    """How many texts are read, and what `make` takes: none: (subject); one: (subject, reading); compared: (subject)
+    texts: Literal["one", "compared", "optional", "any number", "runs"] = "one"
+    """How many texts are read, and what `make` takes: one: (subject, reading); compared: (subject)
     and all texts as `texts`; optional: (inspected); any number: (inspected) and all texts but the first as `texts`;
     runs: the folders of runs, without a model."""
     any_length: bool = False
@@ -145,7 +145,7 @@ class Command:
                 checked(option.name, options[option.name], option.type | None)
         if self.texts == "runs":
             return inspected.curve()
-        if self.texts in ("none", "compared"):
+        if self.texts == "compared":
             return self.make(inspected.subject, **options)
         if self.texts in ("optional", "any number"):
             return self.make(inspected, **options)

@@ -25,12 +25,11 @@ from mingyue.inspection.trace import trace_view
 from mingyue.inspection.vectors import vectors_view
 from mingyue.inspection.view import View
 from mingyue.models import sizes
-from mingyue.words import Language, TextTable, Words, check_language, stored, tr
+from mingyue.words import LANGUAGES, Language, TextTable, Words, check_language, stored, tr
 
 _Part = Chart | TextTable | str
 _Parts = dict[Language, list[_Part]]
 
-LANGUAGES: tuple[Language, ...] = ("en", "zh")
 TITLE = tr("Inside the model")
 WORDS_SHOWN = 3
 """Words whose neighbours are shown when no word is given."""

@@ -137,7 +137,7 @@ def _with_model(settings: TrainSettings, bundle: Bundle[DecoderOnly]) -> TrainSe
     for name in ("tokenizer_size", "min_count"):
         if getattr(kept, name) != type(kept).model_fields[name].default:
             wrong.append(
-                tr("--{name} {getattr}: the model has its own tokenizer", name.replace("_", "-"), getattr(kept, name))
+                tr("--{name} {value}: the model has its own tokenizer", name.replace("_", "-"), getattr(kept, name))
             )
     if wrong:
         raise SettingsError(

@@ -41,8 +41,8 @@ class RunResult:
         if not line:
             return None
         if curves.heldout_loss.values_N:
-            return tr("Held-out loss {values:.3f} {line} {values_2:.3f}", values[0], line, values[-1])
-        return tr("Training loss {values:.3f} {line} {values_2:.3f}", values[0], line, values[-1])
+            return tr("Held-out loss {first:.3f} {line} {last:.3f}", values[0], line, values[-1])
+        return tr("Training loss {first:.3f} {line} {last:.3f}", values[0], line, values[-1])
 
     def __repr__(self) -> str:
         evaluation, training = self.training.evaluation, self.training
