@@ -8,7 +8,7 @@ The first command may be any run or model of Chinese poems; the second may test 
 
 | picture | shown in | same as |
 |--|--|--|
-| inspect-attention.*.png | README | `mingyue inspect attention RUN --text POEM --out …`, in 64 colours |
+| inspect-attention.*.png | README | `mingyue inspect attention RUN --text POEM --out …`, in 256 colours |
 | all others, NAME.*.svg | docs/reader.md | figures/NAME.*.svg of the report, or the first of its figures |
 
 Either option may be left out, and a claim without a result too: their pictures stay as they are, and are listed.
@@ -73,8 +73,8 @@ def draw_run(run: Path, text: str, out: Path) -> set[str]:
         name = f"{ATTENTION}.{language}.png"
         for note in view.save(out / name, language):
             sys.stdout.write(f"{note}\n")
-        with Image.open(out / name) as picture:  # a quarter of the bytes
-            picture.convert("RGB").quantize(64).save(out / name, optimize=True)
+        with Image.open(out / name) as picture:  # a fraction of the bytes
+            picture.convert("RGB").quantize(256).save(out / name, optimize=True)
         drawn.add(name)
     return drawn
 
