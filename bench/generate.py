@@ -282,8 +282,8 @@ def agreement(model, rows, mine, theirs) -> str:
             distances.append((logits[one[at]] - logits[other[at]]).abs().item())
     found = f"{len(rows) - len(distances)} of {len(rows)} texts equal"
     if distances:
-        low, high = min(distances), max(distances)
-        found += f"; at the first difference of the others, the two tokens are {low:.1e} to {high:.1e} nats apart"
+        apart = " to ".join(f"{distance:.1e}" for distance in sorted({min(distances), max(distances)}))
+        found += f"; at the first difference of the others, the two tokens are {apart} nats apart"
     return found
 
 
