@@ -18,6 +18,7 @@ from mingyue.words import tr
 
 EXTRAS = {
     "data": ("pyarrow", "fsspec", "huggingface_hub", "opencc"),
+    "fast": ("onnxruntime", "onnx"),
     "hf": ("transformers",),
     "plot": ("altair", "vl_convert", "PIL"),
     "track": ("tensorboard",),
@@ -186,7 +187,7 @@ def _backend() -> Iterator[Finding]:
         yield Finding(topic, tr("onnxruntime {version}; for models that it cannot compute: torch", version))
     else:
         advice = tr('{missing}: generation is several times slower. Install: pip install "mingyue[fast]"', missing)
-        yield Finding(topic, tr("torch"), advice)
+        yield Finding(topic, "torch", advice)
 
 
 def _memory() -> Iterator[Finding]:
