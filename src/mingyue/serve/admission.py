@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mingyue.config import GenerateSettings
+from mingyue.errors import MingyueError
 from mingyue.generation import Request
 from mingyue.serve.backend import Backend, not_supported
 from mingyue.serve.errors import ApiError
@@ -112,12 +113,15 @@ async def chat_batch(backend: Backend, body: ChatBody) -> Batch:
 def read_prompt(model: Generator, given: str | Sequence[int], *, param: str = "prompt") -> Prompt:
     """A prompt as the model reads it: a BOS token precedes a text where the model has it, and never ids.
 
-    Raises `ApiError` for ids outside the vocabulary.
+    Raises `ApiError` for ids outside the vocabulary, and for text that is none.
     """
     tokenizer = model.model.tokenizer
     if isinstance(given, str):
-        ids = model.model.request(given, GenerateSettings()).ids
-        return Prompt(given, ids, len(ids) - len(tokenizer.encode(given)))
+        try:
+            ids = model.model.request(given).ids
+            return Prompt(given, ids, len(ids) - len(tokenizer.encode(given)))
+        except MingyueError as error:  # half of a surrogate pair
+            raise ApiError(error.words, param=param, code="invalid_value") from None
     if max(given) >= tokenizer.vocab_size:
         raise ApiError(
             tr("id {id} is not in the vocabulary, whose ids are 0 to {last}", max(given), tokenizer.vocab_size - 1),
@@ -153,6 +157,11 @@ def _cut(model: Generator, prompt: Prompt, limit: int | None) -> Prompt:
 
 
 def _count(backend: Backend, body: Sampling, n_prompts: int) -> int:
+    """How many texts each prompt has. Raises `ApiError` where that is too many for one request."""
+    if body.stream_options is not None and not body.stream:
+        raise ApiError(
+            tr("stream_options are of streams only: give stream too"), param="stream_options", code="invalid_value"
+        )
     n = 1 if body.n is None else body.n
     if n_prompts * n > backend.settings.max_texts:
         raise ApiError(

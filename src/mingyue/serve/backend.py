@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -12,8 +13,8 @@ from starlette.requests import Request
 
 from mingyue.config import ServeSettings
 from mingyue.serve.catalog import Catalog
-from mingyue.serve.errors import ApiError, busy
-from mingyue.serve.mailbox import Mailbox
+from mingyue.serve.errors import ApiError, busy, stopping
+from mingyue.serve.mailbox import Channel, Mailbox
 from mingyue.serve.metrics import Metrics
 from mingyue.words import tr
 
@@ -42,6 +43,7 @@ class Backend:
         """Requests admitted and not yet answered in full."""
         self.abort: Callable[[object], None] = lambda _client: None
         """Closes the connection of a client at once, without waiting for it to read."""
+        self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
         self._calls = 0
         self._worker = ThreadPoolExecutor(1, "mingyue-calls")
         self._mailbox: Mailbox | None = None
@@ -53,6 +55,17 @@ class Backend:
         if self._mailbox is None or self._mailbox.loop is not loop:
             self._mailbox = Mailbox(loop)
         return self._mailbox
+
+    def channel(self, limit: int) -> Channel:
+        """A way for the events of one request, up to `limit` that nobody has taken."""
+        found = Channel(self.mailbox, limit)
+        self._channels.add(found)
+        return found
+
+    def end_texts(self) -> None:
+        """End every text that is still generated; its reader is told that the server stops."""
+        for channel in list(self._channels):
+            channel.fail(stopping())
 
     async def call(self, request: Request, function: Callable[[Progress], T]) -> T:
         """The result of a computation in the worker thread; calls run one after another.

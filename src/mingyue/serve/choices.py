@@ -11,7 +11,6 @@ from mingyue.generation.service import BusyError
 from mingyue.serve.admission import Batch
 from mingyue.serve.backend import Backend
 from mingyue.serve.errors import as_api_error, busy
-from mingyue.serve.mailbox import Channel
 from mingyue.serve.tokens import ShownToken, TokenLog, prompt_tokens
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class Texts:
         self.choices = [Choice(batch, index) for index in range(len(batch.requests))]
         # An answer that is collected is read at once; only the reader of a stream can be behind.
         limit = max(backend.settings.stream_buffer, 4 * len(batch.requests)) if streamed else 10**9
-        self.channel = Channel(backend.mailbox, limit)
+        self.channel = backend.channel(limit)
         self._jobs: list[Job] = []
         self._began, self._first = time.perf_counter(), True
         try:

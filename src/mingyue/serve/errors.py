@@ -19,7 +19,7 @@ from mingyue.config.numbers import said_of
 from mingyue.errors import MingyueError
 from mingyue.generation.service import BusyError
 from mingyue.serve.json_response import Json
-from mingyue.words import Language, Words, in_language, joined, tr
+from mingyue.words import Language, Words, in_language, tr
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _CODES = {
@@ -63,6 +63,11 @@ def busy(message: str) -> ApiError:
     return ApiError(message, status=429, headers={"Retry-After": str(BUSY_SECONDS)})
 
 
+def stopping() -> ApiError:
+    """The error for a request that the server does not complete, since it stops."""
+    return ApiError(tr("the server is stopping"), status=503, headers={"Retry-After": str(STOPPING_SECONDS)})
+
+
 def error_body(message: str, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """The object that every error is."""
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
@@ -74,9 +79,9 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, BusyError):  # the models are being closed
-        return ApiError(tr("the server is stopping"), status=503, headers={"Retry-After": str(STOPPING_SECONDS)})
+        return stopping()
     if isinstance(error, MingyueError):
-        return ApiError(joined([error.message, error.advice], en="\n", zh="\n") if error.advice else error.message)
+        return ApiError(error.words, code="invalid_request")
     _LOG.error("unexpected error", exc_info=error)
     # Whether it would come again is unknown; clients are asked not to try.
     return ApiError(

@@ -6,12 +6,11 @@ Standard fields of the OpenAI API, what other servers added and people use, and 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from mingyue.serve.neutral import Body, OnlyDefaultTier, OnlyEmptyList, OnlyEmptyText, OnlyFalse, OnlyNoTool, OnlyNull
-from mingyue.words import tr
 
 MAX_STOPS, MAX_STOP_LENGTH = 64, 1000
 MAX_TOP = 20
@@ -82,13 +81,6 @@ class Sampling(Body):
     """Whether only valid UTF-8 is generated; null = true."""
     user: Annotated[str, Field(max_length=1024)] | None = None
     """A name of the user for the caller's own records; it has no effect on the answer."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _options_of_a_stream(cls, values: Any) -> Any:  # noqa: ANN401  (any JSON value)
-        if isinstance(values, dict) and values.get("stream_options") is not None and values.get("stream") is not True:
-            raise ValueError(tr("stream_options are of streams only: give stream too"))
-        return values
 
     def stops(self) -> tuple[str, ...]:
         """The strings that end the text."""

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mingyue.serve.backend import Backend
-from mingyue.serve.errors import STOPPING_SECONDS, ApiError, busy, error_response, language_of
+from mingyue.serve.errors import ApiError, busy, error_response, language_of, stopping
 from mingyue.serve.translating import FORM
 from mingyue.words import tr
 
@@ -74,7 +74,7 @@ class Guard:
     async def _admitted(self, request: Request, receive: Receive, answer: _Answer) -> None:
         backend = self._backend
         if backend.draining:
-            raise ApiError(tr("the server is stopping"), status=503, headers={"Retry-After": str(STOPPING_SECONDS)})
+            raise stopping()
         if backend.in_progress >= backend.settings.max_requests:
             raise busy(tr("{n} requests are in progress already", backend.in_progress))
         backend.in_progress += 1

@@ -21,6 +21,8 @@ from mingyue.serve.catalog import Catalog
 from mingyue.words import tr
 
 _LOOK_SECONDS = 0.05
+_LAST_SECONDS = 0.5
+"""For what is still to be sent when the time to drain is over."""
 _BACKLOG = 2048
 
 
@@ -86,9 +88,11 @@ class Server:
         until = loop.time() + backend.settings.drain_seconds
         while backend.in_progress and loop.time() < until:
             await asyncio.sleep(_LOOK_SECONDS)
+        if backend.in_progress:  # their time is over
+            backend.end_texts()
+            await asyncio.sleep(_LAST_SECONDS)
+            self._uvicorn.force_exit = True
         self._uvicorn.should_exit = True
-        if backend.in_progress:
-            self._uvicorn.force_exit = True  # their time is over
 
     def _abort(self, client: object) -> None:
         if (transport := self._connections.get(client)) is not None:

@@ -118,4 +118,10 @@ def _ids(model: Generator | ServedTranslator, body: TokenizeBody) -> list[int]:
     assert body.prompt is not None
     if isinstance(model, Generator) and model.model.starts_with_bos and body.add_special_tokens is not False:
         return list(read_prompt(model, body.prompt).ids)
-    return model.model.tokenizer.encode(body.prompt)
+    tokenizer = model.model.tokenizer
+    if body.add_special_tokens is False:
+        # lm-evaluation-harness finds the id of a special token by its name. A text that is more than the name is text.
+        for index in (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id):
+            if body.prompt == tokenizer.token_text(index):
+                return [index]
+    return tokenizer.encode(body.prompt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from typing import Annotated, Literal
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter
 from pydantic import Field, ValidationError
@@ -23,6 +24,7 @@ FORM = "application/x-www-form-urlencoded"
 _BEAM = 4
 _MOST_ALTERNATIVES = 16
 _LONGEST = 100_000
+_MOST_FIELDS = 1000
 Code = Annotated[str, Field(min_length=1, max_length=64)]
 Line = Annotated[str, Field(max_length=_LONGEST)]
 
@@ -94,16 +96,18 @@ async def _read(request: Request) -> TranslateBody:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
             return TranslateBody.model_validate_json(await request.body(), strict=True)
         values: dict[str, object] = {}
-        async with request.form() as form:
-            for name in form:
-                given = form.getlist(name)
-                values[name] = given[0] if len(given) == 1 else given
+        form = (await request.body()).decode("ascii")
+        fields = parse_qs(form, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        for name, texts in fields.items():
+            values[name] = texts[0] if len(texts) == 1 else texts
         number = values.get("alternatives")
         if isinstance(number, str) and number.isascii() and number.isdigit():
             values["alternatives"] = int(number)
         return TranslateBody.model_validate(values)
     except ValidationError as error:
         raise invalid(error.errors()) from None
+    except ValueError as error:  # bytes that are not UTF-8, too many fields
+        raise ApiError(tr("the body is not a form: {error}", error), code="invalid_body") from None
 
 
 def _check_key(backend: Backend, request: Request, given: str | None) -> None:
