@@ -96,7 +96,7 @@ def test_rolling(harness, folders):
 
 
 def rolling(model, text: str) -> float:
-    """log P of a text in the windows of the harness: 62 tokens, the next window after the last token of the one before."""
+    """log P of a text in the windows of the harness: 62 new tokens each, after as much as fits before them."""
     ids = model.tokenizer.encode(text)
     first = model.score(text[:62]).total
     if len(ids) <= 62:

@@ -56,8 +56,7 @@ def create_app(backend: Backend) -> ASGIApp:
     app.add_exception_handler(MingyueError, answer_error)
     app.add_exception_handler(ClientGoneError, _answer_nobody)
     app.add_exception_handler(Exception, answer_error)
-    if backend.settings.api_key is not None:
-        _describe_key(app)
+    _complete_document(app, backend)
     return Guard(app, backend)
 
 
@@ -65,16 +64,29 @@ async def _answer_nobody(_request: Request, _error: Exception) -> Response:
     return Response(status_code=_CLIENT_GONE)
 
 
-def _describe_key(app: FastAPI) -> None:
-    """Add the key to the OpenAPI document."""
-    plain = app.openapi
+def _complete_document(app: FastAPI, backend: Backend) -> None:
+    """Add to the OpenAPI document what only this server knows: the names of its models, and whether it has a key."""
+    plain, names = app.openapi, list(backend.catalog.models)
 
     def openapi() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
         document = plain()
-        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for schema in document["components"]["schemas"].values():
+            model = schema.get("properties", {}).get("model", {})
+            for one in model.get("anyOf", ()):
+                if one.get("type") == "string":
+                    one.clear()
+                    one.update(type="string", enum=names)
         for path, methods in document["paths"].items():
             for operation in methods.values():
-                operation["security"] = [] if path in OPEN else [{"key": []}]
+                for parameter in operation.get("parameters", ()):
+                    if parameter["name"] == "model":
+                        parameter["schema"] = {"type": "string", "enum": names}
+                if backend.settings.api_key is not None:
+                    operation["security"] = [] if path in OPEN else [{"key": []}]
+        if backend.settings.api_key is not None:
+            document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

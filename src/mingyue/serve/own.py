@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from fastapi import Path as PathField
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +24,7 @@ from mingyue.training.curves import RunCurves
 from mingyue.training.log import read_log
 from mingyue.words import tr
 
+_CLAIM_NAMES = PathField(json_schema_extra={"enum": list(NAMES)})
 Answer = dict[str, Any]
 Both = dict[str, str]
 """A text in English and Chinese."""
@@ -82,7 +84,7 @@ def own_routes(backend: Backend) -> APIRouter:
         return Json([{**one, "result": _summary(results.get(one["name"]))} for one in known])
 
     @routes.get("/claims/{name}", responses=shapes.answers(Answer))
-    async def claim(request: Request, name: str) -> Response:
+    async def claim(request: Request, name: Annotated[str, _CLAIM_NAMES]) -> Response:
         """One claim in words, and its result in full."""
         if name not in NAMES:
             raise ApiError(tr("there is no claim {name!r}", name), status=404, code="claim_not_found")
