@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mingyue.config import GenerateSettings, TranslateSettings
 from mingyue.generation import generate, stream, translate
 from mingyue.generation.allowed import AllowedTokens
+from mingyue.generation.hypotheses import TokenMask
 from mingyue.text import Tokenizer, byte_tokenizer, train_bpe, train_char
 from mingyue.text.utf8 import BOUNDARY, INVALID, utf8_steps
 
@@ -150,10 +151,13 @@ def test_a_character_that_no_allowed_token_completes_is_not_begun():
     state = int(steps[BOUNDARY, 2])
 
     def left(never: set[int], state: int) -> list[int]:
-        allowed = AllowedTokens(never, device=torch.device("cpu"), steps_SV=steps, vocab_size=len(tokens), eos_id=0)
-        logits = torch.zeros(1, len(tokens))
-        allowed.remove(logits, torch.tensor([state]))
-        return np.flatnonzero(logits[0].isfinite().numpy()).tolist()
+        allowed = AllowedTokens(never, steps_SV=steps, vocab_size=len(tokens), eos_id=0)
+        logits = np.zeros((1, len(tokens)))
+        allowed.remove(logits, [state])
+        masked, states = torch.zeros(3, len(tokens)), torch.tensor([0, state, 0])
+        TokenMask(allowed, torch.device("cpu")).remove(masked, states)
+        assert np.array_equal(masked[1].numpy(), logits[0])
+        return np.flatnonzero(np.isfinite(logits[0])).tolist()
 
     assert left(set(), BOUNDARY) == [0, 1, 2, 5, 6]
     assert left(set(), state) == [3, 4, 7]  # EOS and a letter may not come inside a character

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,17 @@ from mingyue.api.loaded_model import LoadedModel, merge_settings
 from mingyue.bundle import Bundle
 from mingyue.config import GenerateSettings, ModelConfig, Positive, checked, checked_text, checked_texts
 from mingyue.errors import GenerationError
-from mingyue.generation import Event, Generation, finished, stream
+from mingyue.generation import (
+    Backend,
+    Event,
+    Generation,
+    Request,
+    Service,
+    TokenRules,
+    TorchBackend,
+    finished,
+    stream_prompts,
+)
 from mingyue.models import DecoderOnly
 from mingyue.runtime import Runtime
 from mingyue.scoring import Score, score
@@ -28,7 +38,14 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
         super().__init__(bundle, bundle.model.config, checkpoint=checkpoint, runtime=runtime)
         self.starts_with_bos = bundle.starts_with_bos
         """Whether BOS precedes every text, as in the training data."""
-        self._begin_id = bundle.begin_id
+        self.rules = TokenRules(
+            self.tokenizer,
+            self.config.vocab_size,
+            starts_with_bos=bundle.starts_with_bos,
+            begin_id=bundle.begin_id,
+            unseen=self.unseen,
+        )
+        """How a prompt is read, and which tokens may be generated."""
 
     @speaks_python()
     def generate(
@@ -68,16 +85,59 @@ class Model(LoadedModel[ModelConfig, DecoderOnly]):
     def _events(
         self, prompts: str | Sequence[str], settings: GenerateSettings | None, *, logprobs: bool
     ) -> Iterator[Event]:
-        return stream(
-            self.module,
-            self.tokenizer,
+        return stream_prompts(
+            self._backend(),
+            self.rules,
             checked_texts("prompts", prompts),
-            settings,
-            starts_with_bos=self.starts_with_bos,
-            begin_id=self._begin_id,
-            unseen=self.unseen,
+            settings or GenerateSettings(),
             logprobs=logprobs,
             note=self._new_notes().append,
+        )
+
+    def _backend(self) -> Backend:
+        """A back end with a cache of its own: calls do not share rows."""
+        return TorchBackend(self.module)
+
+    @speaks_python()
+    def request(
+        self,
+        prompt: str | Sequence[int] = "",
+        settings: GenerateSettings | None = None,
+        *,
+        prompt_index: int = 0,
+        sample: int = 0,
+        logit_bias: Mapping[int, float] | None = None,
+        top_logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+    ) -> Request:
+        """One text for a `Service`; fields as in `Request`. A string is read as `generate` reads it, ids as they are.
+
+        Raises `GenerationError` when the model does not know one of the ids, or there is none.
+        """
+        ids = self.rules.prompt_ids(prompt) if isinstance(prompt, str) else list(prompt)
+        if not ids:
+            raise GenerationError(tr("a prompt given as ids has none"), advice=tr("Give at least the BOS token."))
+        self.rules.check_ids(ids)
+        return Request(
+            prompt if isinstance(prompt, str) else "",
+            tuple(ids),
+            settings or GenerateSettings(),
+            prompt_index,
+            sample,
+            logit_bias or {},
+            top_logprobs,
+            prompt_logprobs,
+        )
+
+    def service(self, *, cache_bytes: int, max_waiting: int = 1024, max_rows: int = 1024) -> Service:
+        """Generation for many callers at once, on a thread of its own. Arguments and errors as in `Service`."""
+        return Service(
+            self._backend(),
+            self.rules,
+            cache_bytes=cache_bytes,
+            max_waiting=max_waiting,
+            max_rows=max_rows,
+            around=self.runtime.applied,
         )
 
     @speaks_python()

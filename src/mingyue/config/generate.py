@@ -33,6 +33,12 @@ class GenerateSettings(Settings):
     """Smallest probability of a token, as a share of that of the likeliest one."""
     repetition_penalty: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)] = 1.0
     """Penalty on tokens already seen: positive logits divided by it, negative multiplied (Keskar et al. 2019)."""
+    presence_penalty: Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)] = 0.0
+    """Subtracted from the logit of each token that was generated already."""
+    frequency_penalty: Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)] = 0.0
+    """Subtracted from the logit of a token once for each time that it was generated."""
+    ignore_eos: bool = False
+    """Never generate the EOS token: the text ends at a stop string or at the limit."""
     allow_unseen: bool = False
     """Sample tokens that do not occur in the training text too."""
     valid_utf8: bool = True
@@ -45,7 +51,7 @@ class GenerateSettings(Settings):
     """Number of samples for each prompt."""
     batch_size: Positive = 16
     """Largest number of texts generated at once; changes the speed, and the text only at near-ties."""
-    prefill_chunk: Positive = 512
+    prefill_chunk: Positive = 128
     """Largest number of prompt tokens in one forward pass; changes the memory, and the text only at near-ties."""
 
     @model_validator(mode="after")

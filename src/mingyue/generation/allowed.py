@@ -8,14 +8,15 @@ no allowed token leads to the end of the character, because ids were never train
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from mingyue.text.utf8 import BOUNDARY, INVALID
+
+FloatArray = npt.NDArray[np.floating[Any]]
 
 
 class AllowedTokens:
@@ -25,39 +26,35 @@ class AllowedTokens:
         self,
         never: Collection[int],
         *,
-        device: torch.device,
         steps_SV: npt.NDArray[np.uint8] | None = None,
         vocab_size: int = 0,
         eos_id: int = 0,
     ) -> None:
+        self._blocked: list[npt.NDArray[np.intp]] = [np.array(sorted(never), dtype=np.intp)]
         self._steps_SV: npt.NDArray[np.uint8] | None = None
-        self._device_steps_SV = self._blocked_SV = torch.empty(0, device=device)
         if steps_SV is not None:
             steps_SV = _of_width(steps_SV, vocab_size)
-            blocked_SV = _blocked(steps_SV, never, eos_id)
-            never = np.flatnonzero(blocked_SV[BOUNDARY]).tolist()
-            self._blocked_SV = torch.from_numpy(blocked_SV).to(device)
+            self._blocked = [np.flatnonzero(blocked_V) for blocked_V in _blocked(steps_SV, never, eos_id)]
             self._steps_SV = np.where(steps_SV == INVALID, np.uint8(BOUNDARY), steps_SV)
-            self._device_steps_SV = torch.from_numpy(self._steps_SV).to(device)
-        self._never = torch.tensor(sorted(never), dtype=torch.long, device=device)
 
-    def remove(self, x_RV: Tensor, states_R: Tensor) -> None:
+    @property
+    def blocked(self) -> Sequence[npt.NDArray[np.intp]]:
+        """The tokens that may not follow, for each state; one list where any bytes may follow any others."""
+        return self._blocked
+
+    @property
+    def steps(self) -> npt.NDArray[np.uint8] | None:
+        """[S, V]: the state after a token, for each state before it; None where there is one state."""
+        return self._steps_SV
+
+    def remove(self, x_RV: FloatArray, states: Sequence[int]) -> None:
         """Set the logits (or log-probabilities) of tokens that may not follow to −infinity, in place."""
-        inside_N = states_R.nonzero()[:, 0]
-        before_NV = x_RV[inside_N]
-        x_RV.index_fill_(1, self._never, -math.inf)
-        if len(inside_N):
-            x_RV[inside_N] = before_NV.masked_fill(self._blocked_SV[states_R[inside_N]], -math.inf)
+        for x_V, state in zip(x_RV, states, strict=True):
+            x_V[self._blocked[state]] = -math.inf
 
     def after(self, state: int, token: int) -> int:
         """The state of a text in `state` after `token`."""
         return BOUNDARY if self._steps_SV is None else int(self._steps_SV[state, token])
-
-    def after_each(self, states_R: Tensor, tokens_R: Tensor) -> Tensor:
-        """The same for many texts: states_R."""
-        return (
-            torch.zeros_like(states_R) if self._steps_SV is None else self._device_steps_SV[states_R, tokens_R].long()
-        )
 
 
 def _of_width(steps_SV: npt.NDArray[np.uint8], vocab_size: int) -> npt.NDArray[np.uint8]:

@@ -118,7 +118,7 @@ class _Search:
     def _candidates(self, logprobs_RV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each text, the best first: (log P, the beam continued, its next token)."""
         n_texts, n_live = self._live_BK.shape
-        self._batch.allowed.remove(logprobs_RV, self._states_R)
+        self._batch.mask.remove(logprobs_RV, self._states_R)
         # The best of a text are among the best of their own rows.
         logprobs_RC, tokens_RC = largest(logprobs_RV, self._width)
         n_each = tokens_RC.shape[1]
@@ -157,7 +157,7 @@ class _Search:
             live_BK = live_BK.masked_fill(done_B1, -math.inf)
         self._live_BK, self.ids_R1 = live_BK, tokens_BK.reshape(-1, 1)
         rows_R = rows_BK.flatten()
-        self._states_R = self._batch.allowed.after_each(self._states_R[rows_R], tokens_BK.flatten())
+        self._states_R = self._batch.mask.after_each(self._states_R[rows_R], tokens_BK.flatten())
         rows = rows_R.tolist()
         if rows and rows != list(range(len(self.cache.lengths))):
             self.cache.keep(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -34,6 +35,28 @@ class Hypothesis:
     """[target tokens, source tokens]: cross-attention weights for each token of `ids`; each row sums to 1."""
 
 
+class TokenMask:
+    """`AllowedTokens` as tensors: the state of each text is an element of a tensor too."""
+
+    def __init__(self, allowed: AllowedTokens, device: torch.device) -> None:
+        self._at_boundary, *inside = (torch.from_numpy(blocked).to(device) for blocked in allowed.blocked)
+        self._inside = inside
+        steps_SV = allowed.steps
+        self._steps_SV = None if steps_SV is None else torch.from_numpy(steps_SV).to(device)
+
+    def remove(self, x_RV: Tensor, states_R: Tensor) -> None:
+        """Set the logits (or log-probabilities) of tokens that may not follow to −infinity, in place."""
+        inside_N = states_R.nonzero()[:, 0].tolist()
+        before = [x_RV[row].clone() for row in inside_N]
+        x_RV.index_fill_(1, self._at_boundary, -math.inf)
+        for row, x_V in zip(inside_N, before, strict=True):
+            x_RV[row] = x_V.index_fill_(0, self._inside[int(states_R[row]) - 1], -math.inf)
+
+    def after_each(self, states_R: Tensor, tokens_R: Tensor) -> Tensor:
+        """The state of each text after its token: states_R."""
+        return torch.zeros_like(states_R) if self._steps_SV is None else self._steps_SV[states_R, tokens_R].long()
+
+
 @dataclass(frozen=True)
 class SourceBatch:
     """A batch of source texts, and the limits of their translations."""
@@ -47,6 +70,8 @@ class SourceBatch:
     eos_id: int
     allowed: AllowedTokens
     """The tokens that may come next."""
+    mask: TokenMask
+    """The same for many texts at once."""
 
     @classmethod
     def of(
@@ -71,6 +96,7 @@ class SourceBatch:
             bos_id,
             eos_id,
             allowed,
+            TokenMask(allowed, device),
         )
 
     def encode(self, model: EncoderDecoder) -> MemoryKV:

@@ -2,29 +2,30 @@
 
 The steps, each applied to the result of the one before:
 
-1. repetition penalty, on the logits;
-2. removal of tokens that are never generated (PAD, BOS, ids without a token; EOS before `min_new_tokens`), and of
-   those that would break UTF-8 (`generation.allowed`);
+1. repetition penalty, presence and frequency penalty, then logit bias, on the logits;
+2. removal of tokens that are never generated (PAD, BOS, ids without a token; EOS before `min_new_tokens` and with
+   `ignore_eos`), and of those that would break UTF-8 (`generation.allowed`);
 3. temperature; at 0 the most likely token is taken and the following steps are skipped;
 4. top-k;
 5. top-p, of the remaining distribution, normalised again;
 6. min-p;
 7. one uniform number picks a token from the cumulative distribution, in the order of ids.
 
-The number is a pure function of (seed, prompt, sample, position), so the rest of the batch changes no draw.
+The number is a pure function of (seed, prompt, sample, position), and each row is computed as if it were alone, so the
+rest of the batch changes no draw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
 from mingyue.config import GenerateSettings
 from mingyue.errors import GenerationError
-from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.sequence import GeneratedSequence
 from mingyue.runtime import derive_seed
 from mingyue.words import tr
@@ -32,60 +33,90 @@ from mingyue.words import tr
 _MIN_TEMPERATURE = 1e-100  # lower ones would overflow fp64; the most likely token has probability 1 long before
 _NUCLEUS_FIRST_TRY = 256  # candidates of the first attempt; more only if their probabilities do not reach top_p
 
+Logits = npt.NDArray[np.floating[Any]]
+Float64 = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.integer[Any]]
+
 
 @dataclass(frozen=True)
 class Choice:
-    """A token, and its log P (natural) under the model itself: before any of the steps above, at temperature 1."""
+    """A token, and log P (natural) under the model itself: before any of the steps above, at temperature 1."""
 
     token: int
     logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens and their log P, the likeliest first, as many as were asked for."""
 
 
-class Sampler:
-    """Chooses the next token of each of several sequences according to `settings`."""
+def choose(
+    logits_RV: npt.NDArray[np.float32], sequences: Sequence[GeneratedSequence]
+) -> list[Choice | GenerationError]:
+    """The next token of each sequence, by its own settings. Overwrites `logits_RV`.
 
-    def __init__(self, settings: GenerateSettings, allowed: AllowedTokens, *, eos_id: int, logprobs: bool) -> None:
-        self.settings = settings
-        self.logprobs = logprobs
-        self._allowed = allowed
-        self._eos_id = eos_id
-
-    def choose(self, logits_RV: Tensor, sequences: Sequence[GeneratedSequence]) -> list[Choice]:
-        """One choice for each row of `logits_RV`, which it may overwrite. Raises `GenerationError` if they are NaN."""
-        settings = self.settings
-        logits_RV = logits_RV.float()
-        model_RV = logits_RV.log_softmax(dim=-1) if self.logprobs else None
-        if settings.repetition_penalty != 1.0:
-            seen_RV = torch.stack([sequence.seen for sequence in sequences if sequence.seen is not None])
-            logits_RV = penalise(logits_RV, seen_RV, settings.repetition_penalty)
-        states_R = torch.tensor([sequence.state for sequence in sequences], device=logits_RV.device)
-        self._allowed.remove(logits_RV, states_R)
-        if settings.min_new_tokens and self._eos_id < logits_RV.shape[-1]:
-            for row, sequence in enumerate(sequences):
-                if sequence.n_generated < settings.min_new_tokens:
-                    logits_RV[row, self._eos_id] = float("-inf")
-        tokens_R = choose_tokens(
-            logits_RV, settings, ((one.prompt_index, one.sample, one.n_generated) for one in sequences)
-        )
-        if model_RV is None:
-            return [Choice(token) for token in tokens_R.tolist()]
-        logprobs_R = model_RV.gather(1, tokens_R[:, None].to(model_RV.device))[:, 0]
-        return [Choice(*both) for both in zip(tokens_R.tolist(), logprobs_R.tolist(), strict=True)]
-
-
-def choose_tokens(logits_RV: Tensor, settings: GenerateSettings, places: Iterable[tuple[int, int, int]]) -> Tensor:
-    """Steps 3 to 7: tokens_R. `places` holds (prompt, sample, position) for each row.
-
-    Raises `GenerationError` for a row that is NaN, or −infinity throughout.
+    A row that leaves no token to choose (it is NaN, or −infinity throughout) gets an error in place of a choice.
     """
+    logprobs = [
+        None if sequence.request.top_logprobs is None else log_softmax(logits_V)
+        for logits_V, sequence in zip(logits_RV, sequences, strict=True)
+    ]
+    for logits_V, sequence in zip(logits_RV, sequences, strict=True):
+        _adjust(logits_V, sequence)
+    choices: list[Choice | GenerationError] = [no_token_error()] * len(sequences)
+    for rows in _alike(sequences):
+        settings = sequences[rows[0]].request.settings
+        places = [sequences[row].place for row in rows]
+        for row, token in zip(rows, choose_tokens(logits_RV[rows], settings, places), strict=True):
+            logprobs_V, n_top = logprobs[row], sequences[row].request.top_logprobs
+            if token is None:
+                continue
+            if logprobs_V is None or n_top is None:
+                choices[row] = Choice(token)
+            else:
+                choices[row] = Choice(token, float(logprobs_V[token]), top_tokens(logprobs_V, n_top))
+    return choices
+
+
+def _alike(sequences: Sequence[GeneratedSequence]) -> list[list[int]]:
+    """Rows grouped by their sampling settings, so that a step of numpy serves many of them."""
+    groups: dict[object, list[int]] = {}
+    for row, sequence in enumerate(sequences):
+        asked = sequence.request.settings
+        groups.setdefault((asked.temperature, asked.top_k, asked.top_p, asked.min_p, asked.seed), []).append(row)
+    return list(groups.values())
+
+
+def _adjust(logits_V: npt.NDArray[np.float32], sequence: GeneratedSequence) -> None:
+    """Steps 1 and 2, in place."""
+    settings = sequence.request.settings
+    if sequence.seen is not None:
+        logits_V[:] = penalise(logits_V, sequence.seen, settings.repetition_penalty)
+    if sequence.counts is not None:
+        counts_V = sequence.counts
+        logits_V -= settings.presence_penalty * (counts_V > 0) + settings.frequency_penalty * counts_V
+    for token, bias in sequence.request.logit_bias.items():
+        logits_V[token] += bias
+    sequence.allowed.remove(logits_V[None], [sequence.state])
+    too_early = settings.ignore_eos or sequence.n_generated < settings.min_new_tokens
+    if too_early and sequence.eos_id < len(logits_V):
+        logits_V[sequence.eos_id] = -np.inf
+
+
+def choose_tokens(
+    logits_RV: Logits, settings: GenerateSettings, places: Sequence[tuple[int, int, int]]
+) -> list[int | None]:
+    """Steps 3 to 7: a token for each row, or None where none can be chosen. `places`: (prompt, sample, position)."""
     if settings.temperature == 0.0:
-        highest_R, tokens_R = logits_RV.max(dim=-1)
+        tokens_R = logits_RV.argmax(axis=-1)  # of NaN, where there is one
+        highest_R = np.take_along_axis(logits_RV, tokens_R[:, None], axis=-1)[:, 0]
+        possible_R = highest_R > -np.inf
     else:
-        uniforms = [uniform(settings.seed, *place) for place in places]
-        highest_R, tokens_R = draw(distribution(logits_RV, settings), torch.tensor(uniforms, dtype=torch.float64))
-    if not all(highest > float("-inf") for highest in highest_R.tolist()):
-        raise no_token_error()
-    return tokens_R
+        possible_R = logits_RV.max(axis=-1) > -np.inf  # False for NaN
+        usable_RV = np.where(possible_R[:, None], logits_RV, 0.0)
+        uniforms_R = np.array([uniform(settings.seed, *place) for place in places])
+        ids_RK, probabilities_RK = _candidates(usable_RV, settings)
+        _, drawn_R = draw(probabilities_RK, uniforms_R)
+        tokens_R = drawn_R if ids_RK is None else np.take_along_axis(ids_RK, drawn_R[:, None], axis=-1)[:, 0]
+    return [int(token) if possible else None for token, possible in zip(tokens_R, possible_R, strict=True)]
 
 
 def no_token_error() -> GenerationError:
@@ -101,49 +132,78 @@ def uniform(seed: int, prompt: int, sample: int, position: int) -> float:
     return (derive_seed(seed, "token", prompt, sample, position) >> 15) / 2**48
 
 
-def penalise(logits_RV: Tensor, seen_RV: Tensor, penalty: float) -> Tensor:
+def log_softmax(logits_V: Logits) -> Float64:
+    """log P of every token, natural, in fp64: [..., V]."""
+    shifted = logits_V.astype(np.float64)
+    shifted -= shifted.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def top_tokens(logprobs_V: Float64, n_top: int) -> tuple[tuple[int, float], ...]:
+    """The `n_top` likeliest tokens and their log P, the likeliest first; of equal ones the lower id first."""
+    n_top = min(n_top, len(logprobs_V))
+    if n_top == 0:
+        return ()
+    found = np.argpartition(-logprobs_V, n_top - 1)[:n_top]
+    order = np.lexsort((found, -logprobs_V[found]))
+    return tuple((int(token), float(logprobs_V[token])) for token in found[order])
+
+
+def penalise(logits: npt.NDArray[np.float32], seen: npt.NDArray[np.bool_], penalty: float) -> npt.NDArray[np.float32]:
     """Lower the logits of tokens already seen, whatever their sign (Keskar et al. 2019, section 4.1)."""
-    return torch.where(seen_RV, torch.where(logits_RV > 0, logits_RV / penalty, logits_RV * penalty), logits_RV)
+    return np.where(seen, np.where(logits > 0, logits / penalty, logits * penalty), logits).astype(logits.dtype)
 
 
-def distribution(logits_RV: Tensor, settings: GenerateSettings) -> Tensor:
+def distribution(logits_RV: Logits, settings: GenerateSettings) -> Float64:
     """Steps 3 to 6 at a temperature above 0: probabilities_RV in fp64 that sum to 1; removed tokens have exactly 0.
 
     Of tokens with equal logits at the limit of top-k, only as many are kept as k allows.
     """
-    if logits_RV.device.type == "mps":  # has no fp64
-        logits_RV = logits_RV.cpu()
-    logits_RV = logits_RV.double() / max(settings.temperature, _MIN_TEMPERATURE)
+    ids_RK, probabilities_RK = _candidates(logits_RV, settings)
+    if ids_RK is None:
+        return probabilities_RK
+    probabilities_RV = np.zeros(logits_RV.shape)
+    np.put_along_axis(probabilities_RV, ids_RK, probabilities_RK, axis=-1)
+    return probabilities_RV
+
+
+def _candidates(logits_RV: Logits, settings: GenerateSettings) -> tuple[Ids | None, Float64]:
+    """Steps 3 to 6: the ids that top-k leaves, ascending (None: all), and the probability of each in fp64."""
+    ids_RK: Ids | None = None
     if 0 < settings.top_k < logits_RV.shape[-1]:
-        kept = logits_RV.topk(settings.top_k)
-        logits_RV = torch.full_like(logits_RV, float("-inf")).scatter(-1, kept.indices, kept.values)
-    probabilities_RV = logits_RV.softmax(dim=-1)
+        k = settings.top_k
+        ids_RK = np.sort(np.argpartition(logits_RV, -k, axis=-1)[:, -k:], axis=-1)
+        logits_RV = np.take_along_axis(logits_RV, ids_RK, axis=-1)
+    scaled_RK = logits_RV.astype(np.float64) / max(settings.temperature, _MIN_TEMPERATURE)
+    probabilities_RK = np.exp(scaled_RK - scaled_RK.max(axis=-1, keepdims=True))
+    probabilities_RK /= probabilities_RK.sum(axis=-1, keepdims=True)
     if settings.top_p < 1.0:
-        probabilities_RV = _nucleus(probabilities_RV, settings.top_p)
+        probabilities_RK = np.stack([_nucleus(row_K, settings.top_p) for row_K in probabilities_RK])
     if settings.min_p > 0.0:
-        least_R1 = settings.min_p * probabilities_RV.amax(dim=-1, keepdim=True)
-        probabilities_RV = probabilities_RV.masked_fill(probabilities_RV < least_R1, 0.0)
-    return probabilities_RV / probabilities_RV.sum(dim=-1, keepdim=True)
+        least_R1 = settings.min_p * probabilities_RK.max(axis=-1, keepdims=True)
+        probabilities_RK[probabilities_RK < least_R1] = 0.0
+    return ids_RK, probabilities_RK / probabilities_RK.sum(axis=-1, keepdims=True)
 
 
-def _nucleus(probabilities_RV: Tensor, top_p: float) -> Tensor:
+def _nucleus(probabilities_K: Float64, top_p: float) -> Float64:
     """Keep a token if the more likely ones together do not reach `top_p`. Sorts as few candidates as possible."""
-    n_candidates = min(_NUCLEUS_FIRST_TRY, probabilities_RV.shape[-1])
+    n_candidates = min(_NUCLEUS_FIRST_TRY, len(probabilities_K))
     while True:
-        best = probabilities_RV.topk(n_candidates)
-        reached_RK = best.values.cumsum(dim=-1)
-        if n_candidates == probabilities_RV.shape[-1] or bool((reached_RK[:, -1] >= top_p).all()):
+        best = np.argpartition(-probabilities_K, n_candidates - 1)[:n_candidates]
+        best = best[np.lexsort((best, -probabilities_K[best]))]
+        reached = probabilities_K[best].cumsum()
+        if n_candidates == len(probabilities_K) or reached[-1] >= top_p:
             break
-        n_candidates = min(8 * n_candidates, probabilities_RV.shape[-1])
-    before_RK = torch.nn.functional.pad(reached_RK, (1, -1))
-    kept_RK = best.values.masked_fill(before_RK >= top_p, 0.0)
-    return torch.zeros_like(probabilities_RV).scatter(-1, best.indices, kept_RK)
+        n_candidates = min(8 * n_candidates, len(probabilities_K))
+    kept = best[np.concatenate([[0.0], reached[:-1]]) < top_p]
+    left_K = np.zeros_like(probabilities_K)
+    left_K[kept] = probabilities_K[kept]
+    return left_K
 
 
-def draw(probabilities_RV: Tensor, uniforms_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverse cumulative distribution at each row's number: (probability_R, token_R), never a removed token."""
-    possible_RV = probabilities_RV > 0
-    cumulative_RV = probabilities_RV.cumsum(dim=-1).masked_fill(~possible_RV, -1.0)
-    targets_R1 = uniforms_R[:, None].to(cumulative_RV) * cumulative_RV.amax(dim=-1, keepdim=True)
-    tokens_R = (cumulative_RV > targets_R1).int().argmax(dim=-1)  # the first of the greatest
-    return probabilities_RV.gather(1, tokens_R[:, None])[:, 0], tokens_R
+def draw(probabilities_RK: Float64, uniforms_R: Float64) -> tuple[Float64, Ids]:
+    """Inverse cumulative distribution at each row's number: (probability_R, index_R), never one with probability 0."""
+    cumulative_RK = probabilities_RK.cumsum(axis=-1)
+    targets_R1 = uniforms_R[:, None] * cumulative_RK[:, -1:]
+    index_R = ((cumulative_RK > targets_R1) & (probabilities_RK > 0)).argmax(axis=-1)  # the first
+    return np.take_along_axis(probabilities_RK, index_R[:, None], axis=-1)[:, 0], index_R

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from mingyue.config import GenerateSettings
 from mingyue.generation.allowed import AllowedTokens
+from mingyue.generation.request import Request, TokenScore
 from mingyue.generation.stopping import StopTexts
 from mingyue.reprs import shortened, text_html
 from mingyue.text.utf8 import BOUNDARY
@@ -61,44 +61,41 @@ class Event:
     text: str
     """Text that can be shown after this token; "" for part of a character, or a possible beginning of a stop text."""
     token: int | None
-    """None only for `max_new_tokens` 0."""
+    """None for `max_new_tokens` 0, and for the event that has `prompt_scores`."""
     logprob: float | None = None
     result: Generation | None = None
     """The finished text, in its last event."""
+    top: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens in place of this one and their log P (natural), the likeliest first; on request."""
+    prompt_scores: tuple[TokenScore, ...] | None = None
+    """The tokens of the prompt and their log P, on request: an event of its own, before the first token."""
 
 
 class GeneratedSequence:
-    """The state of one sample of one prompt while it is generated."""
+    """The state of one request while it is generated."""
 
-    def __init__(
-        self,
-        prompt: str,
-        prompt_ids: list[int],
-        settings: GenerateSettings,
-        tokenizer: Tokenizer,
-        allowed: AllowedTokens,
-        *,
-        prompt_index: int,
-        sample: int,
-        logprobs: bool,
-    ) -> None:
-        self.prompt_index, self.sample = prompt_index, sample
-        self.ids = list(prompt_ids)
-        self.n_prompt = len(prompt_ids)
-        self.start = 0
-        """First token of the window that the model reads (see `mingyue.generation.window`)."""
-        self.seen: Tensor | None = None
-        """[V] boolean: the tokens of prompt and text so far; kept only for a repetition penalty."""
+    def __init__(self, request: Request, tokenizer: Tokenizer, allowed: AllowedTokens, *, vocab_size: int) -> None:
+        settings = request.settings
+        self.request, self.allowed, self.eos_id = request, allowed, tokenizer.eos_id
+        self.ids = list(request.ids)
+        self.n_prompt = len(request.ids)
         self.state = BOUNDARY
         """Between two characters, or which part of one the text ends with (see `mingyue.generation.allowed`)."""
-        self._allowed = allowed
-        self._prompt, self._settings, self._eos_id = prompt, settings, tokenizer.eos_id
+        self.seen: npt.NDArray[np.bool_] | None = None
+        """[V]: the tokens of prompt and text so far; kept only for a repetition penalty."""
+        self.counts: npt.NDArray[np.int32] | None = None
+        """[V]: how often each token was generated; kept only for a presence or frequency penalty."""
+        if settings.repetition_penalty != 1.0:
+            self.seen = np.zeros(vocab_size, dtype=bool)
+            self.seen[self.ids] = True
+        if settings.presence_penalty or settings.frequency_penalty:
+            self.counts = np.zeros(vocab_size, dtype=np.int32)
         self._stop_texts = StopTexts(settings.stop)
         self._pieces: list[str] = []
-        self._logprobs: list[float] | None = [] if logprobs else None
+        self._logprobs: list[float] | None = None if request.top_logprobs is None else []
         self._decoder = tokenizer.stream()
-        self._decoder.push(prompt_ids[-1])  # some tokenizers decode the first token of a text differently
-        if allowed.after(BOUNDARY, prompt_ids[-1]) != BOUNDARY:  # a `begin_id` that is the first part of a character
+        self._decoder.push(request.ids[-1])  # some tokenizers decode the first token of a text differently
+        if allowed.after(BOUNDARY, request.ids[-1]) != BOUNDARY:  # a prompt that ends inside a character
             self._decoder = tokenizer.stream()
 
     @property
@@ -106,26 +103,29 @@ class GeneratedSequence:
         """Tokens generated so far."""
         return len(self.ids) - self.n_prompt
 
-    def track_seen(self, vocab_size: int, device: torch.device) -> None:
-        """Start to keep `seen`."""
-        self.seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-        self.seen[self.ids] = True
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """(prompt, sample, position) of the next token: with the seed, what its random number depends on."""
+        return self.request.prompt_index, self.request.sample, self.n_generated
 
-    def add(self, token: int, logprob: float | None) -> Event:
+    def add(self, token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = ()) -> Event:
         """Append a token."""
+        settings = self.request.settings
         self.ids.append(token)
-        self.state = self._allowed.after(self.state, token)
+        self.state = self.allowed.after(self.state, token)
         if self.seen is not None:
             self.seen[token] = True
+        if self.counts is not None:
+            self.counts[token] += 1
         if self._logprobs is not None and logprob is not None:
             self._logprobs.append(logprob)
-        counts = self.n_generated > self._settings.min_new_tokens
+        counts = self.n_generated > settings.min_new_tokens
         stop: Stop | None = None
-        if token == self._eos_id:
+        if token == self.eos_id:
             stop, piece = "end", ""
         else:
             piece = self._stop_texts.push(self._decoder.push(token), counts=counts)
-            if self.n_generated == self._settings.max_new_tokens:
+            if self.n_generated == settings.max_new_tokens:
                 stop = "length"
         if stop and not self._stop_texts.found and self.state == BOUNDARY:
             piece += self._stop_texts.push(self._decoder.finish(), counts=counts)
@@ -134,22 +134,33 @@ class GeneratedSequence:
         if stop:
             piece += self._stop_texts.release()
         self._pieces.append(piece)
-        return self._event(piece, token, logprob, stop)
+        return self._event(piece, token, logprob, stop, top)
 
     def empty(self) -> Event:
         """The only event of a text of 0 new tokens."""
         return self._event("", None, None, "length")
 
-    def _event(self, piece: str, token: int | None, logprob: float | None, stop: Stop | None) -> Event:
-        result = None
+    def score_prompt(self, scores: tuple[TokenScore, ...]) -> Event:
+        """The event with the log-probabilities of the prompt."""
+        return Event(self.request.prompt_index, self.request.sample, "", None, prompt_scores=scores)
+
+    def _event(
+        self,
+        piece: str,
+        token: int | None,
+        logprob: float | None,
+        stop: Stop | None,
+        top: tuple[tuple[int, float], ...] = (),
+    ) -> Event:
+        request, result = self.request, None
         if stop:
             result = Generation(
-                prompt=self._prompt,
+                prompt=request.prompt,
                 text="".join(self._pieces),
                 ids=self.ids[self.n_prompt :],
                 logprobs=self._logprobs,
                 stop=stop,
-                prompt_index=self.prompt_index,
-                sample=self.sample,
+                prompt_index=request.prompt_index,
+                sample=request.sample,
             )
-        return Event(self.prompt_index, self.sample, piece, token, logprob, result)
+        return Event(request.prompt_index, request.sample, piece, token, logprob, result, top)

@@ -189,7 +189,6 @@ def _find_hypotheses(
     never = {pad_id, bos_id, *range(n_target_ids, model.config.vocab_size), *unseen} - {eos_id}
     allowed = AllowedTokens(
         never,
-        device=model.embedding.weight.device,
         steps_SV=steps_SV,
         vocab_size=model.config.vocab_size,
         eos_id=eos_id,

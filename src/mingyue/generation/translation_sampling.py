@@ -10,7 +10,7 @@ import torch
 
 from mingyue.config import GenerateSettings
 from mingyue.generation.hypotheses import Hypothesis, SourceBatch, length_penalties
-from mingyue.generation.sampling import choose_tokens
+from mingyue.generation.sampling import choose_tokens, log_softmax, no_token_error
 
 if TYPE_CHECKING:
     from mingyue.config import TranslateSettings
@@ -54,12 +54,15 @@ def sample_translations(
     while active:
         rows = [one for text in active for one in text]
         ids_R1 = torch.tensor(tokens, device=device)[:, None]
-        logits_RV = model.output(model.hidden(ids_R1, memory, cache=cache.step())[:, 0]).float()
-        logprobs_RV = logits_RV.log_softmax(dim=-1)
-        batch.allowed.remove(logits_RV, torch.tensor([one.state for one in rows], device=device))
-        tokens_R = choose_tokens(logits_RV, choice, ((one.line, one.number, len(one.ids)) for one in rows))
-        tokens, logprobs = tokens_R.tolist(), logprobs_RV.gather(1, tokens_R[:, None].to(device))[:, 0].tolist()
-        for one, token, logprob in zip(rows, tokens, logprobs, strict=True):
+        logits_RV = model.output(model.hidden(ids_R1, memory, cache=cache.step())[:, 0]).float().cpu().numpy()
+        logprobs_RV = log_softmax(logits_RV)
+        batch.allowed.remove(logits_RV, [one.state for one in rows])
+        chosen = choose_tokens(logits_RV, choice, [(one.line, one.number, len(one.ids)) for one in rows])
+        tokens = [token for token in chosen if token is not None]
+        if len(tokens) < len(rows):
+            raise no_token_error()
+        for one, token, logprobs_V in zip(rows, tokens, logprobs_RV, strict=True):
+            logprob = float(logprobs_V[token])
             if not one.done:
                 one.ids.append(token)
                 one.log_prob += logprob

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from mingyue.config import GenerateSettings
 from mingyue.errors import GenerationError
-from mingyue.generation.allowed import AllowedTokens
+from mingyue.generation.backend import Backend
 from mingyue.generation.engine import Engine, Note
-from mingyue.generation.sampling import Sampler
+from mingyue.generation.request import Request
+from mingyue.generation.rules import TokenRules
 from mingyue.generation.sequence import Event, GeneratedSequence, Generation
 from mingyue.generation.window import window_start
 from mingyue.words import tr
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from mingyue.text import Tokenizer
 
 _SHOWN = 8  # characters in a note
-_LINE_END = "\n"
-"""Read in place of an empty prompt by a model of one document whose bundle has no `begin_id` (older ones)."""
 
 
 def generate(
@@ -55,10 +54,7 @@ def generate(
 
 def finished(events: Iterable[Event]) -> list[Generation]:
     """The finished texts of a stream, in the order of prompts and samples."""
-    results: list[Generation] = []
-    for event in events:
-        if event.result is not None:
-            results.append(event.result)
+    results = [event.result for event in events if event.result is not None]
     return sorted(results, key=lambda result: (result.prompt_index, result.sample))
 
 
@@ -75,72 +71,72 @@ def stream(
     use_cache: bool = True,
     note: Note | None = None,
 ) -> Iterator[Event]:
+    """Continue each prompt with a PyTorch model. Arguments as in `TokenRules` and `stream_requests`.
+
+    `use_cache` False reads the whole window again for every token. The text does not depend on it, nor on the batch,
+    except at near-ties: sums are rounded differently, and tokens within about 1e-6 nats of each other or of the limit
+    of top-p may change places.
+    """
+    from mingyue.generation.torch_backend import TorchBackend, UncachedBackend
+
+    rules = TokenRules(
+        tokenizer, model.config.vocab_size, starts_with_bos=starts_with_bos, begin_id=begin_id, unseen=unseen
+    )
+    backend = TorchBackend(model) if use_cache else UncachedBackend(model)
+    return stream_prompts(backend, rules, prompts, settings or GenerateSettings(), logprobs=logprobs, note=note)
+
+
+def stream_prompts(
+    backend: Backend,
+    rules: TokenRules,
+    prompts: Sequence[str] | str,
+    settings: GenerateSettings,
+    *,
+    logprobs: bool = False,
+    note: Note | None = None,
+) -> Iterator[Event]:
     """Continue each prompt; yields every token of every sample as it is generated.
 
-    `starts_with_bos`: whether BOS precedes each prompt, as in the model's training data. An empty prompt is then BOS
-    alone; otherwise `begin_id` is read in its place, a token that occurs in the training text. `unseen`: ids that do
-    not occur there, which are generated only with `allow_unseen`. The text depends on the prompt, its index and the
-    settings, not on the batch or on `use_cache` (False reads the whole window again for every token). The exception are
-    near-ties: sums are rounded differently, and tokens within about 1e-6 nats of each other or of the limit of top-p
-    may change places.
-
-    `note` receives sentences for the user, each at most once: a prompt longer than the context, a text that becomes
-    longer than it, characters that training never met, settings without effect. `window_start` defines what the model
-    reads then.
+    The text depends on the prompt, its index and the settings, not on the batch. `note` receives sentences for the
+    user, each at most once: a prompt longer than the context, a text that becomes longer than it, characters that
+    training never met, settings without effect. `window_start` defines what the model reads then.
 
     Raises `GenerationError` when an id of a prompt is unknown to the model, or the model's output is NaN.
     """
-    settings = settings or GenerateSettings()
     note = note or _ignore
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-    all_ids = [_prompt_ids(tokenizer, prompt, starts_with_bos, begin_id, model.config.vocab_size) for prompt in prompts]
-    _note_long_prompts(all_ids, model.config.context, note)
-    _note_unseen(tokenizer, prompts, all_ids, unseen, note)
+    all_ids = [rules.prompt_ids(prompt) for prompt in prompts]
+    _note_long_prompts(all_ids, backend.context, note)
+    _note_unseen(rules.tokenizer, prompts, all_ids, rules.unseen, note)
     _note_unused(settings, note)
-    never = {tokenizer.pad_id, tokenizer.bos_id, *range(tokenizer.vocab_size, model.config.vocab_size)}
-    if not settings.allow_unseen:
-        never |= set(unseen)
-    never -= {tokenizer.eos_id}  # some tokenizers use one token for BOS, EOS and padding
-    allowed = AllowedTokens(
-        [token for token in never if token < model.config.vocab_size],
-        device=model.embedding.weight.device,
-        steps_SV=tokenizer.utf8_steps if settings.valid_utf8 else None,
-        vocab_size=model.config.vocab_size,
-        eos_id=tokenizer.eos_id,
-    )
     sequences = [
-        GeneratedSequence(
-            prompts[i], ids, settings, tokenizer, allowed, prompt_index=i, sample=sample, logprobs=logprobs
+        rules.sequence(
+            Request(
+                prompts[i],
+                tuple(ids),
+                settings,
+                prompt_index=i,
+                sample=sample,
+                top_logprobs=0 if logprobs else None,
+            )
         )
         for i, ids in enumerate(all_ids)
         for sample in range(settings.samples)
     ]
-    if settings.max_new_tokens == 0:
-        return iter([sequence.empty() for sequence in sequences])
-    sampler = Sampler(settings, allowed, eos_id=tokenizer.eos_id, logprobs=logprobs)
-    return Engine(model, sampler, sequences, use_cache=use_cache, note=note).run()
+    return _run(backend, sequences, settings, note)
 
 
-def _prompt_ids(
-    tokenizer: Tokenizer, prompt: str, starts_with_bos: bool, begin_id: int | None, vocab_size: int
-) -> list[int]:
-    ids = tokenizer.encode(prompt)
-    if starts_with_bos:
-        ids = [tokenizer.bos_id, *ids]
-    elif not ids and begin_id is not None:
-        ids = [begin_id]
-    elif not ids:
-        ids = tokenizer.encode(_LINE_END) or [tokenizer.bos_id]  # some given tokenizers drop white space
-    if max(ids) >= vocab_size:
-        raise GenerationError(
-            tr(
-                "the prompt has token {ids}, but the model knows only tokens 0 to {vocab_size}",
-                max(ids),
-                vocab_size - 1,
-            ),
-            advice=tr("The tokenizer does not belong to this model."),
-        )
-    return ids
+def _run(
+    backend: Backend, sequences: Sequence[GeneratedSequence], settings: GenerateSettings, note: Note
+) -> Iterator[Event]:
+    longest = max((len(sequence.ids) for sequence in sequences), default=1) + settings.max_new_tokens
+    engine = Engine(backend, max_rows=settings.batch_size, capacity=longest, note=note)
+    engine.add(sequences)
+    while not engine.idle:
+        for _, output in engine.step():
+            if isinstance(output, GenerationError):
+                raise output
+            yield output
 
 
 def _note_long_prompts(all_ids: Sequence[Sequence[int]], context: int, note: Note) -> None:
