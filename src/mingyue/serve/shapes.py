@@ -240,10 +240,16 @@ def answers(shape: Any, *, status: int = 200) -> Responses:  # noqa: ANN401  (a 
 def streamed(shape: type[Answer]) -> Responses:
     """The same for a route that can stream."""
     found = answers(shape)
-    found[200]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    found[200]["content"] = {"text/event-stream": {"schema": _EVENT}}
     return found
 
 
+_EVENT = {
+    "type": "object",
+    "description": "One event: JSON with a piece of the answer; the last one is [DONE].",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
+}
 ERRORS: Responses = {
     "4XX": {"model": ErrorBody, "description": "The request cannot be answered as it is."},
     "5XX": {"model": ErrorBody, "description": "The server is stopping (503), or has failed."},

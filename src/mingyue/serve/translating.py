@@ -23,7 +23,7 @@ from mingyue.words import tr
 FORM = "application/x-www-form-urlencoded"
 _BEAM = 4
 _MOST_ALTERNATIVES = 16
-_LONGEST = 100_000
+_LONGEST = 20_000
 _MOST_FIELDS = 1000
 Code = Annotated[str, Field(min_length=1, max_length=64)]
 Line = Annotated[str, Field(max_length=_LONGEST)]

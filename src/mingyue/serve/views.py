@@ -44,7 +44,7 @@ _PATHS = frozenset({"corpus", "file"})
 """Options that name files: a request reads none."""
 _TEXTS = frozenset({"text", "texts", "source", "target", "step"})
 _MOST_TEXTS = 64
-_LONGEST = 1_000_000
+_LONGEST = 50_000
 
 
 class ViewBody(Body):
