@@ -8,7 +8,7 @@ PYTHON      ?= python3
 VENV        ?= .venv
 WORKERS     ?= 2
 PIP_OPTIONS ?=
-EXTRAS      ?= dev,data,hf,plot,track,translate
+EXTRAS      ?= dev,data,hf,plot,track,translate,serve
 DEMO_MINUTES ?= 1.4
 DEMO        ?= runs/demo
 

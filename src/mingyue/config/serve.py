@@ -54,7 +54,5 @@ class ServeSettings(Settings):
     """Number of CPU threads [default: all available cores]."""
     device: str | None = None
     """cpu, cuda or mps [default: best available]."""
-    prefill_chunk: Positive = 256
-    """Largest number of prompt tokens in one step of the batch: a long prompt delays other texts by no more."""
     keep_alive_seconds: Count = 15
     """Time for which an idle connection is kept open, in seconds."""
