@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -153,8 +154,8 @@ class Catalog:
 
 
 def name_of(path: Path) -> str:
-    """The name of a model: that of its folder; of the folder `model` of a run, that of the run."""
-    place = path.resolve()
+    """The name of a model: that of its folder, or of a link to it; of the folder `model` of a run, that of the run."""
+    place = Path(os.path.abspath(path))  # noqa: PTH100  (a link keeps its own name)
     return (place.parent if place.name == "model" else place).name or "model"
 
 
