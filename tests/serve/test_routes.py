@@ -93,6 +93,8 @@ def test_a_streamed_chat_joins_to_the_whole_one(ask, events, logprobs):
     [
         ("messages", []),
         ("messages", "hello"),
+        ("messages", [{"role": "user"}]),
+        ("messages", [{"role": "user", "content": None}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),

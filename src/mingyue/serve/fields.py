@@ -124,7 +124,7 @@ class Message(Body):
     """One message of a conversation."""
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: str | list[TextPart] | None = None
+    content: str | list[TextPart]
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_calls: OnlyEmptyList = None
     refusal: OnlyEmptyText = None
@@ -132,7 +132,7 @@ class Message(Body):
     def text(self) -> str:
         """Its text, whatever form it was sent in."""
         content = self.content
-        return content if isinstance(content, str) else "".join(part.text for part in content or ())
+        return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 class TextFormat(Body):
