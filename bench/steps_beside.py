@@ -42,7 +42,7 @@ import mingyue
 from mingyue.bundle import read_bundle_config
 from mingyue.config import ModelConfig, ModelSettings
 from mingyue.models import resolve_config
-from mingyue.models.sizes import sizes
+from mingyue.models.size import sizes
 from mingyue.training import Observer, measure_peak
 
 SIZES: dict[str, tuple[Recipe, int]] = {"small": (SMALL, 65), "large": (LARGE, 6900)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,6 +55,17 @@ def path_of(name: str | os.PathLike[str]) -> Path:
             advice=tr("For a folder of that name, write ./{first}.", first),
         )
     return path
+
+
+def cache_folder() -> Path:
+    """The user's folder for what can be fetched or computed again, on this platform."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "mingyue"
 
 
 def _encodable(name: str) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,7 @@ LAUNCH_FOLDER = "MINGYUE_LAUNCH"
 OWNS_PROCESS: ContextVar[bool] = ContextVar("OWNS_PROCESS", default=False)
 """Whether the process runs nothing but Mingyue, as on the command line; otherwise it belongs to the caller."""
 
+_ACCELERATORS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, Windows' Linux
 _DENORMAL = 5e-324  # compares as 0 while denormals are flushed
 _SOFTLY = 1  # omp_pause_soft
 
@@ -253,6 +256,20 @@ def _choose_device(asked: str | None) -> torch.device:
             tr("device {asked!r} is not available here", asked), advice=tr("Leave --device out, or use cpu.")
         )
     return device
+
+
+def has_only_cpu(asked: str | None) -> bool:
+    """Whether a model runs on the CPU for sure, told without importing PyTorch (which takes a second)."""
+    if asked is not None:
+        return asked == "cpu"
+    if sys.platform == "darwin":  # MPS
+        return False
+    try:
+        if version("torch").endswith("+cpu"):
+            return True
+    except PackageNotFoundError:
+        return False
+    return sys.platform == "linux" and not any(Path(device).exists() for device in _ACCELERATORS)
 
 
 @contextmanager

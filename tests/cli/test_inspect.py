@@ -288,7 +288,7 @@ def test_help_of_a_view_has_its_own_options_only(run):
 
 
 def test_defaults_that_help_shows_are_those_of_the_views():
-    from mingyue.api.inspect import view_command
+    from mingyue.api.inspecting import view_command
 
     compared = 0
     for view in VIEWS:

@@ -125,8 +125,7 @@ def test_log_probabilities_of_prompt_and_text_are_those_of_a_plain_pass(lively, 
         assert [logprob for _, logprob in score.top] == pytest.approx(best.values.tolist(), abs=1e-5)
     tokens = [event for event in events if event.token is not None]
     assert all(len(event.top) == 2 and event.top[0][0] in (event.token, 0, 1) for event in tokens)  # PAD, BOS: never
-    first = plain[-1]
-    assert tokens[0].logprob == pytest.approx(first.max().item(), abs=1e-5)
+    assert tokens[0].logprob == pytest.approx(plain[-1, tokens[0].token].item(), abs=1e-5)
 
 
 def test_a_prompt_can_be_scored_without_generating(lively, letters):

@@ -81,7 +81,7 @@ class Disk:
         save_file = safetensors.torch.save_file
         os.fsync = watched_fsync
         mingyue.training.log.MetricsLog.write = watched_log
-        for module in (mingyue.bundle, mingyue.training.checkpoints):
+        for module in (safetensors.torch, mingyue.training.checkpoints):
             module.save_file = watched_save
         sys.addaudithook(self.heard)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from mingyue.api.demo import TranslateDemo, text_demo, translate_demo
-from mingyue.api.info import Info, describe, info
-from mingyue.api.inspect import Inspection, curve, inspect
-from mingyue.api.loading import load, load_either, load_translator
-from mingyue.api.model import Model
-from mingyue.api.repetition import repetition
-from mingyue.api.run import processes_of_run, resume, train
-from mingyue.api.translator import TranslationReport, Translator, one_line
-from mingyue.data import data_folder
-from mingyue.diagnostics import Diagnosis, diagnose
-from mingyue.runs import Outcome, RunResult, run_path
-from mingyue.runs.loading import translates
+from typing import TYPE_CHECKING
+
+from mingyue.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mingyue.api.demo import TranslateDemo, text_demo, translate_demo
+    from mingyue.api.inspecting import Inspection, curve, inspect
+    from mingyue.api.loading import load, load_either, load_translator
+    from mingyue.api.model import Model
+    from mingyue.api.model_info import Info, describe, info
+    from mingyue.api.repeating import repetition
+    from mingyue.api.run import processes_of_run, resume, train
+    from mingyue.api.translator import TranslationReport, Translator, one_line
+    from mingyue.data import data_folder
+    from mingyue.diagnostics import Diagnosis, diagnose
+    from mingyue.runs import Outcome, RunResult, run_path
+    from mingyue.runs.loading import translates
 
 
 def doctor() -> Diagnosis:
@@ -49,3 +54,21 @@ __all__ = [
     "translate_demo",
     "translates",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "demo": ("TranslateDemo", "text_demo", "translate_demo"),
+        "model_info": ("Info", "describe", "info"),
+        "inspecting": ("Inspection", "curve", "inspect"),
+        "loading": ("load", "load_either", "load_translator"),
+        "model": ("Model",),
+        "repeating": ("repetition",),
+        "run": ("processes_of_run", "resume", "train"),
+        "translator": ("TranslationReport", "Translator", "one_line"),
+        "mingyue.data": ("data_folder",),
+        "mingyue.diagnostics": ("Diagnosis", "diagnose"),
+        "mingyue.runs": ("Outcome", "RunResult", "run_path"),
+        "mingyue.runs.loading": ("translates",),
+    },
+)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Generic, Self, TypeVar
-
-import torch
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
 from mingyue.api.caller import for_caller
 from mingyue.bundle import Bundle
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.config.base import Settings
-from mingyue.models import DecoderOnly, EncoderDecoder
-from mingyue.models.sizes import sizes
 from mingyue.reprs import facts_html
-from mingyue.runtime import Runtime
+from mingyue.runtime import Runtime, choose_runtime
 from mingyue.words import tr
 
+if TYPE_CHECKING:
+    from mingyue.models import DecoderOnly, EncoderDecoder
+
 ConfigType = TypeVar("ConfigType", ModelConfig, EncoderDecoderConfig)
-ModuleType = TypeVar("ModuleType", DecoderOnly, EncoderDecoder)
+ModuleType = TypeVar("ModuleType", "DecoderOnly", "EncoderDecoder")
 Item = TypeVar("Item")
 SettingsType = TypeVar("SettingsType", bound=Settings)
 
@@ -38,12 +39,12 @@ class LoadedModel(Generic[ConfigType, ModuleType]):
     """A trained model with its tokenizer, loaded from a model folder or from a checkpoint of a run."""
 
     def __init__(
-        self, bundle: Bundle[ModuleType], config: ConfigType, *, checkpoint: int | None, runtime: Runtime | None
+        self, bundle: Bundle[ModuleType], *, checkpoint: int | None, runtime: Runtime | None, threads: int | None = None
     ) -> None:
-        self.config = config
+        """`runtime` None: the CPU, with so many threads; default: those of PyTorch."""
+        self._bundle, self._given_runtime, self._threads = bundle, runtime, threads
+        self.config = cast(ConfigType, bundle.config)
         """The model's config: every size, and the kind of every part."""
-        self.module = bundle.model
-        """The PyTorch module."""
         self.tokenizer = bundle.tokenizer
         """The tokenizer; of an encoder-decoder model, that of the target side."""
         self.training = bundle.training
@@ -52,11 +53,29 @@ class LoadedModel(Generic[ConfigType, ModuleType]):
         """Ids that do not occur in the training text (the targets, for pairs); generated only with `allow_unseen`."""
         self.checkpoint = checkpoint
         """The step of the checkpoint that was loaded; None for a model folder."""
-        self.runtime = runtime or Runtime(bundle.model.embedding.weight.device, torch.float32, torch.get_num_threads())
-        """Device and threads of every call; the process has its own settings again when a call returns."""
         self.loading_notes = (*bundle.notes, *_of_given(bundle))
         """Notes for the user about the model itself (such as which checkpoint of a run it is)."""
         self._latest = _LatestNotes()
+
+    @property
+    def module(self) -> ModuleType:
+        """The PyTorch module."""
+        return self._bundle.model
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """Device and threads of every call; the process has its own settings again when a call returns."""
+        if self._given_runtime is not None:
+            return self._given_runtime
+        if self._threads is not None:
+            return choose_runtime("cpu", "fp32", self._threads)
+        import torch
+
+        return Runtime(self.module.embedding.weight.device, torch.float32, torch.get_num_threads())
+
+    def _applied(self) -> AbstractContextManager[object]:
+        """Around a call: the settings of the process that it needs."""
+        return self.runtime.applied()
 
     @property
     def notes(self) -> list[str]:
@@ -75,7 +94,7 @@ class LoadedModel(Generic[ConfigType, ModuleType]):
     def _stepwise(self, items: Iterator[Item]) -> Iterator[Item]:
         """The items of a call that computes them one by one; between them the process has the caller's settings."""
         while True:
-            with self.runtime.applied():
+            with self._applied():
                 item = next(items, None)
             if item is None:
                 return
@@ -91,6 +110,8 @@ class LoadedModel(Generic[ConfigType, ModuleType]):
 
     def _repr_html_(self) -> str:
         """For notebooks: sizes, parts and training."""
+        from mingyue.models import sizes
+
         config, training = self.config, self.training
         encoder = f"{config.n_encoder_layers} + " if isinstance(config, EncoderDecoderConfig) else ""
         facts: dict[str, object] = {

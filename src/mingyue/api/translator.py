@@ -97,7 +97,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
     def __init__(
         self, bundle: Bundle[EncoderDecoder], *, checkpoint: int | None = None, runtime: Runtime | None = None
     ) -> None:
-        super().__init__(bundle, bundle.model.config, checkpoint=checkpoint, runtime=runtime)
+        super().__init__(bundle, checkpoint=checkpoint, runtime=runtime)
         self.source_tokenizer = bundle.source_tokenizer
         """The tokenizer of the source side; the same object as `tokenizer` where both sides share a vocabulary."""
 

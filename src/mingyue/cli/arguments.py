@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -17,6 +17,14 @@ def repeatable(text: str) -> Parameter:
 ModelFolder = Annotated[str, Parameter(help="Run folder or model folder.")]
 Device = Annotated[str | None, Parameter(help="cpu, cuda or mps [default: best available].")]
 Threads = Annotated[Workers | None, Parameter(help="Number of CPU threads [default: all available cores].")]
+Backend = Annotated[
+    Literal["torch", "onnxruntime"] | None,
+    Parameter(help="What computes the model [default: onnxruntime on CPUs, if installed; else torch]."),
+]
+Weights = Annotated[
+    Literal["fp32", "int8"],
+    Parameter(help="Numbers of the weights: int8 is faster, less exact, and needs onnxruntime."),
+]
 Encoding = Annotated[
     str | None, Parameter(help="Encoding of the text [default: UTF-8; detected where a file is not UTF-8].")
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads, repeatable
+from mingyue.cli.arguments import Backend, Device, JsonLines, ModelFolder, Threads, Weights, repeatable
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import print_note, say, show, table, write, write_json
 from mingyue.cli.texts import collect_prompts, unescape
@@ -47,6 +47,8 @@ def generate(
     stream: Annotated[bool, Parameter(help=_STREAM)] = True,
     device: Device = None,
     threads: Threads = None,
+    backend: Backend = None,
+    weights: Weights = "fp32",
     **given: Any,  # noqa: ANN401  (values of GenerateSettings, checked there)
 ) -> None:
     r"""Generate text with a model.
@@ -65,7 +67,7 @@ def generate(
 
     from mingyue import api
 
-    loaded = api.load(model, device=device, threads=threads)
+    loaded = api.load(model, device=device, threads=threads, backend=backend, weights=weights)
     for note in loaded.loading_notes:
         print_note(note)
     if interactive:

@@ -82,7 +82,7 @@ def __getattr__(name: str) -> Callable[..., None]:
     """The sub-command of a view, made when it is asked for: only then is its module imported."""
     if name not in VIEWS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mingyue.api.inspect import view_command
+    from mingyue.api.inspecting import view_command
 
     command = view_command(name)
 
@@ -261,7 +261,7 @@ def _print(view: View, language: Language, *, json: bool) -> None:
 
 def _refuse_unused(view: str, command: Command, given: Mapping[str, Any]) -> None:
     """Raise `SettingsError` for an option of other views: what is asked for is never ignored."""
-    from mingyue.api.inspect import view_command
+    from mingyue.api.inspecting import view_command
 
     own = {option.name for option in command.options} | {"out"}
     own |= {"device", "threads"} if command.texts != "runs" else set()

@@ -7,7 +7,6 @@ import hashlib
 import http.client
 import os
 import shutil
-import sys
 import time
 import urllib.error
 import urllib.parse
@@ -19,7 +18,7 @@ from pathlib import Path
 from mingyue.data.report import Progress
 from mingyue.errors import DataError
 from mingyue.files import explain_os_error
-from mingyue.paths import path_of
+from mingyue.paths import cache_folder, path_of
 from mingyue.words import tr
 
 _CHUNK = 1 << 18
@@ -37,13 +36,7 @@ def data_folder() -> Path:
     given = os.environ.get("MINGYUE_DATA")
     if given:
         return path_of(given)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "mingyue" / "data"
+    return cache_folder() / "data"
 
 
 def mirror() -> str | None:

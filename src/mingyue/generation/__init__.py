@@ -5,8 +5,9 @@ Names are imported when they are first used: on the onnxruntime back end generat
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mingyue.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mingyue.generation.backend import Backend
@@ -21,30 +22,6 @@ if TYPE_CHECKING:
     from mingyue.generation.torch_backend import TorchBackend
     from mingyue.generation.translating import Translation, translate, translate_ids
     from mingyue.generation.window import window_start
-
-_HOMES = {
-    "Backend": "backend",
-    "BusyError": "service",
-    "Engine": "engine",
-    "Event": "sequence",
-    "Generation": "sequence",
-    "Hypothesis": "hypotheses",
-    "Job": "service",
-    "Request": "request",
-    "Service": "service",
-    "TokenRules": "rules",
-    "TokenScore": "request",
-    "TorchBackend": "torch_backend",
-    "Translation": "translating",
-    "distribution": "sampling",
-    "finished": "prompts",
-    "generate": "prompts",
-    "stream": "prompts",
-    "stream_prompts": "prompts",
-    "translate": "translating",
-    "translate_ids": "translating",
-    "window_start": "window",
-}
 
 __all__ = [
     "Backend",
@@ -70,8 +47,20 @@ __all__ = [
     "window_start",
 ]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _HOMES:
-        return getattr(import_module(f"mingyue.generation.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'mingyue.generation' has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "backend": ("Backend",),
+        "engine": ("Engine",),
+        "hypotheses": ("Hypothesis",),
+        "prompts": ("finished", "generate", "stream", "stream_prompts"),
+        "request": ("Request", "TokenScore"),
+        "rules": ("TokenRules",),
+        "sampling": ("distribution",),
+        "sequence": ("Event", "Generation"),
+        "service": ("BusyError", "Job", "Service"),
+        "torch_backend": ("TorchBackend",),
+        "translating": ("Translation", "translate", "translate_ids"),
+        "window": ("window_start",),
+    },
+)

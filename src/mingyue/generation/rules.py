@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mingyue.config import GenerateSettings
@@ -39,7 +38,7 @@ class TokenRules:
     ) -> None:
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
         self.starts_with_bos, self.begin_id, self.unseen = starts_with_bos, begin_id, unseen
-        self._allowed = lru_cache(self._make_allowed)
+        self._allowed: dict[tuple[bool, bool], AllowedTokens] = {}
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """A prompt as the model reads it. Raises `GenerationError` when the model does not know one of its ids."""
@@ -69,7 +68,10 @@ class TokenRules:
 
     def allowed(self, settings: GenerateSettings) -> AllowedTokens:
         """The tokens that may come next; computed once for all requests with these two settings."""
-        return self._allowed(settings.allow_unseen, settings.valid_utf8)
+        key = settings.allow_unseen, settings.valid_utf8
+        if key not in self._allowed:
+            self._allowed[key] = self._make_allowed(*key)
+        return self._allowed[key]
 
     def sequence(self, request: Request) -> GeneratedSequence:
         """A request ready for the engine."""

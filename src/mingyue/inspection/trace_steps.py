@@ -13,7 +13,7 @@ from mingyue.inspection.recording import Operation
 from mingyue.inspection.subject import Reading
 from mingyue.inspection.trace_rules import INPUT, Rule, kind_of, rule_of
 from mingyue.models import TiedOutput, Transformer
-from mingyue.models.sizes import computed_cells
+from mingyue.models.size import computed_cells
 from mingyue.text import Tokenizer
 from mingyue.words import Words, tr
 

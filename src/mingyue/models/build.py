@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from mingyue.config import EncoderDecoderConfig, ModelConfig
 from mingyue.models.decoder_only import DecoderOnly
 from mingyue.models.encoder_decoder import EncoderDecoder
-from mingyue.models.initialise import initialise
+from mingyue.models.initialisation import initialise
 
 Transformer = DecoderOnly | EncoderDecoder
 TransformerConfig = ModelConfig | EncoderDecoderConfig

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import psutil
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from mingyue.config import EncoderDecoderConfig
-from mingyue.errors import BundleError, FormatError
-from mingyue.files import reason_of
+from mingyue.errors import BundleError
 from mingyue.models.build import Transformer, TransformerConfig, empty_model, table_bytes
-from mingyue.models.sizes import sizes
-from mingyue.parsing import as_object, parse_json
-from mingyue.paths import utf8_name
+from mingyue.models.size import sizes
+from mingyue.models.weights_file import WeightsFile, cannot_read
 from mingyue.words import tr
 
 _DTYPES = {
@@ -37,96 +32,25 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_LENGTH_BYTES = 8  # of the header, at the start of the file
 _SMALL = 1 << 20  # parameters for which a wrong tensor is named, however small the file is
-
-
-class UnreadableModelError(BundleError):
-    """The system does not let us read a file of a model folder, which may be intact."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """One tensor of a file, from its header."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    start: int
-    """First byte of the tensor in the file."""
-    n_bytes: int
-
-
-class WeightsFile:
-    """An open safetensors file. A context manager.
-
-    Its tensors are copied, not mapped: the file may be cut or replaced while they are in use, and a map of a file that
-    becomes shorter ends the process (SIGBUS). Raises `OSError` if the file cannot be opened or read, and
-    `SafetensorError` if it is damaged: for one, if its header does not match its size.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: IO[bytes] = path.open("rb")
-        try:
-            self.stored = self._read_header()
-        except BaseException:
-            self._file.close()
-            raise
-
-    def __enter__(self) -> WeightsFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def read(self, name: str) -> Tensor:
-        """The tensor of that name."""
-        found = self.stored[name]
-        raw = torch.empty(found.n_bytes, dtype=torch.uint8, device="cpu")
-        self._file.seek(found.start)
-        got = self._file.readinto(raw.numpy()) if found.n_bytes else 0  # type: ignore[attr-defined]
-        if got != found.n_bytes:
-            raise SafetensorError(f"it became shorter while it was read: tensor {name} ends after {got:,} bytes")
-        return raw.view(found.dtype).reshape(found.shape)
-
-    def _read_header(self) -> dict[str, Stored]:
-        with utf8_name(self._path) as name, safe_open(name, framework="pt"):
-            pass  # the library checks that the header describes exactly the bytes of the file
-        length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
-        size = os.fstat(self._file.fileno()).st_size
-        try:
-            entries = as_object(parse_json(self._file.read(length)))
-            entries.pop("__metadata__", None)
-            stored = {name: _stored(entry, _LENGTH_BYTES + length) for name, entry in entries.items()}
-        except (FormatError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SafetensorError(f"its header cannot be read: {error}") from error
-        if any(one.start + one.n_bytes > size for one in stored.values()):
-            raise SafetensorError("it became shorter while it was read")
-        return stored
-
-
-def _stored(entry: Mapping[str, object], offset: int) -> Stored:
-    name, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]  # type: ignore[misc]
-    if name not in _DTYPES:
-        raise ValueError(f"number format {name} is not known")
-    return Stored(tuple(shape), _DTYPES[name], offset + first, last - first)  # type: ignore[index,arg-type]
 
 
 def read_weights_file(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file. Raises as `WeightsFile`."""
     with WeightsFile(path) as file:
-        return {name: file.read(name) for name in file.stored}
+        return {name: _read(file, name) for name in file.stored}
+
+
+def _read(file: WeightsFile, name: str) -> Tensor:
+    found = file.stored[name]
+    if found.n_bytes == 0:
+        return torch.empty(found.shape, dtype=_DTYPES[found.dtype], device="cpu")
+    return torch.from_numpy(file.read(name)).view(_DTYPES[found.dtype]).reshape(found.shape)
 
 
 def first_not_finite(weights: Mapping[str, Tensor]) -> str | None:
     """The name of the first tensor that holds NaN or an infinity; None if all are finite."""
     return next((name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())), None)
-
-
-def cannot_read(path: Path, error: OSError) -> UnreadableModelError:
-    """The error for a file of a model folder."""
-    advice = tr("Ask its owner for permission to read it.") if isinstance(error, PermissionError) else None
-    return UnreadableModelError(tr("{path} cannot be read: {reason}", path, reason_of(error)), advice=advice)
 
 
 def read_model(
@@ -142,7 +66,7 @@ def read_model(
             _check_sizes(path, file, config)
             model = empty_model(config, device)
             _check_header(path, file, model)
-            weights = {name: file.read(name) for name in file.stored}
+            weights = {name: _read(file, name) for name in file.stored}
     except OSError as error:
         raise cannot_read(path, error) from error
     except SafetensorError as error:
@@ -214,13 +138,13 @@ def _check_header(path: Path, file: WeightsFile, model: Transformer) -> None:
                     list(tensor.shape),
                 )
             )
-        if not found.dtype.is_floating_point:
+        if not _DTYPES[found.dtype].is_floating_point:
             raise BundleError(
                 tr(
                     "{path}: tensor {name} is of {name_2}, and weights are real numbers",
                     path,
                     name,
-                    _name_of(found.dtype),
+                    _name_of(_DTYPES[found.dtype]),
                 )
             )
 

@@ -20,7 +20,7 @@ from mingyue.errors import DataError, MingyueError, SettingsError
 from mingyue.models import DecoderOnly
 from mingyue.paths import path_of
 from mingyue.runs.loading import DECODER_ONLY, find_model, read_bundle, translates
-from mingyue.runs.run_config import run_config
+from mingyue.runs.model_configs import run_config
 from mingyue.text import Tokenizer
 from mingyue.training import RunFolder
 from mingyue.words import stacked, tr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -18,7 +18,7 @@ from mingyue.data.unseen import to_ranges
 from mingyue.errors import BundleError, CheckpointError, DataError, MingyueError, TokenizerError
 from mingyue.models import DecoderOnly, EncoderDecoder, cannot_read, empty_model
 from mingyue.paths import path_of
-from mingyue.runs.run_config import pair_config, run_config
+from mingyue.runs.model_configs import pair_config, run_config
 from mingyue.training import Checkpoints, RunFolder
 from mingyue.words import tr
 
@@ -118,13 +118,14 @@ def _untrained_decoder(folder: RunFolder, settings: TrainSettings) -> Bundle[Dec
         "begin_id": corpus.begin_id,
         "unseen": to_ranges(corpus.unseen),
     }
-    return Bundle(model, tokenizer, training)
+    return Bundle(model.config, tokenizer, training, model=model)
 
 
 def _untrained_encoder_decoder(folder: RunFolder, settings: TrainSettings) -> Bundle[EncoderDecoder]:
     source_tokenizer, tokenizer, corpus, _ = load_pairs(folder.data)
     model = empty_model(pair_config(settings, corpus))
-    return Bundle(model, tokenizer, {"unseen": to_ranges(corpus.target_unseen)}, source_tokenizer)
+    training = {"unseen": to_ranges(corpus.target_unseen)}
+    return Bundle(model.config, tokenizer, training, source_tokenizer, model=model)
 
 
 DECODER_ONLY = ModelKind(
@@ -174,7 +175,8 @@ def read_bundle(
     step, weights, notes = _run_weights(found, step)
     bundle.model.load_state_dict(weights, strict=True, assign=True)
     bundle.model.to(device).eval()
-    return replace(bundle, notes=notes), step
+    bundle.notes = notes
+    return bundle, step
 
 
 def _with_way_out(

@@ -16,9 +16,9 @@ from mingyue.data.unseen import to_ranges
 from mingyue.errors import MissingExtraError, SettingsError
 from mingyue.generation import Translation, translate
 from mingyue.models import EncoderDecoder, Transformer, resolve_pair_config, sizes
+from mingyue.runs.model_configs import pair_config
 from mingyue.runs.paths import chosen_threads, run_path
 from mingyue.runs.run import Run, RunContext
-from mingyue.runs.run_config import pair_config
 from mingyue.runs.verdict import Outcome, judge_course, with_repeats
 from mingyue.scoring import has_four_grams, translation_scores
 from mingyue.text import Tokenizer

@@ -10,11 +10,11 @@ from mingyue.data import Baselines, Substitution, TokenCorpus, baselines, fit_co
 from mingyue.data.unseen import to_ranges
 from mingyue.generation import generate
 from mingyue.models import DecoderOnly, Transformer, empty_model, resolve_config
-from mingyue.models.sizes import sizes
+from mingyue.models.size import sizes
 from mingyue.runs.initial import described_initial, initial_model, kept_vocabulary, old_text
+from mingyue.runs.model_configs import run_config
 from mingyue.runs.paths import chosen_threads, run_path
 from mingyue.runs.run import Run, RunContext
-from mingyue.runs.run_config import run_config
 from mingyue.runs.verdict import Outcome, judge, measure_copying, measure_repetition, with_repeats
 from mingyue.text import Tokenizer
 from mingyue.training import Callbacks, Checkpoints, CorpusBatches, TrainResult, nominal_peak

@@ -17,7 +17,7 @@ import torch
 
 from mingyue.config import EncoderDecoderConfig, TrainSettings
 from mingyue.models import TransformerConfig, sizes
-from mingyue.models.sizes import FP32_BYTES
+from mingyue.models.size import FP32_BYTES
 from mingyue.runtime import Runtime
 from mingyue.training.loss import is_chunked
 

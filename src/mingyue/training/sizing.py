@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mingyue.config import ModelConfig, TrainSettings
 from mingyue.models import resolve_config
-from mingyue.models.sizes import sizes
+from mingyue.models.size import sizes
 
 DEFAULT_CONTEXT = 256
 LEAST_DEPTH, MOST_DEPTH = 2, 24

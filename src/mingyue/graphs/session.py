@@ -1,0 +1,31 @@
+"""Opens a graph in onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnxruntime as ort
+
+from mingyue.errors import MingyueError
+from mingyue.graphs.weights import Array
+from mingyue.words import tr
+
+
+class GraphError(MingyueError):
+    """A graph cannot be opened by onnxruntime, or does not compute what the model computes."""
+
+
+def open_session(graph: bytes, weights: Mapping[str, Array], *, threads: int) -> ort.InferenceSession:
+    """A session for the graph on CPU. The arrays of `weights` are used as they are and must live as long as it does.
+
+    Raises `GraphError`.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4  # errors are raised, and need not be printed as well
+    values = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+    options.add_external_initializers(list(weights), values)
+    try:
+        return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has many classes of errors, without a common base
+        raise GraphError(tr("onnxruntime {version} cannot open the graph: {error}", ort.__version__, error)) from error
