@@ -20,6 +20,8 @@ EXTRAS = {
     "data": ("pyarrow", "fsspec", "huggingface_hub", "opencc"),
     "hf": ("transformers",),
     "plot": ("altair", "vl_convert", "PIL"),
+    "serve": ("fastapi", "uvicorn", "prometheus_client"),
+    "eval": ("lm_eval",),
     "track": ("tensorboard",),
     "translate": ("sacrebleu",),
 }

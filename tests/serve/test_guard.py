@@ -189,19 +189,25 @@ def test_more_requests_than_the_limit_are_asked_to_come_again(serving):
         assert httpx.get(server.url + "/health").status_code == 200
 
 
-def test_a_full_queue_asks_to_come_again_and_keeps_no_part_of_a_request(serving):
-    # One row, and a queue of two.
-    with serving("plain", cache_gib=1.5e-5, max_waiting=2) as server:
-        service = next(server.backend.catalog.generators()).service
-        assert service.cache_bytes // (service.cache_bytes_used or service.cache_bytes) >= 1
-        with long_request(server.url) as one:
-            assert one.recv(20).startswith(b"HTTP/1.1 200")
-            answer = httpx.post(server.url + PATH, json={**BODY, "n": 50}, timeout=20)
+def within(condition, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_a_full_queue_asks_to_come_again_and_keeps_no_part_of_a_request(serving, server):
+    service = next(server.backend.catalog.generators()).service
+    with long_request(server.url) as one:
+        assert one.recv(20).startswith(b"HTTP/1.1 200")
+        row = service.cache_bytes_used
+    with serving("plain", cache_gib=1.5 * row / 2**30, max_waiting=2) as small:  # one row, and a queue of two
+        service = next(small.backend.catalog.generators()).service
+        with long_request(small.url) as one:
+            assert one.recv(20).startswith(b"HTTP/1.1 200") and service.running == 1
+            answer = httpx.post(small.url + PATH, json={**BODY, "n": 50}, timeout=20)
             assert code_of(answer) == (429, "rate_limit_exceeded") and "retry-after" in answer.headers
-            deadline = time.monotonic() + 5
-            while service.waiting and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert service.waiting == 0 and service.running == 1
+            assert within(lambda: service.waiting == 0) and service.running == 1
 
 
 def test_two_folders_of_one_name_are_refused(folders, tmp_path):

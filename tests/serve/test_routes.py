@@ -181,10 +181,11 @@ def test_embeddings_are_hidden_states_of_length_1(ask, folders, pooling):
     assert found["object"] == "list" and found["model"] == "begun"
     assert found["usage"] == {"prompt_tokens": 3 + 8, "total_tokens": 11}
     model = api.load(folders["begun"], device="cpu")
+    module = model.module
     for index, (text, entry) in enumerate(zip(texts, found["data"], strict=True)):
         ids = [1, *model.tokenizer.encode(text)]
         with torch.inference_mode():
-            hidden_TM = model.module.hidden(torch.tensor([ids]))[0]
+            hidden_TM = module.hidden(torch.tensor([ids]))[0]
         vector = (hidden_TM.mean(0) if pooling == "mean" else hidden_TM[-1]).numpy()
         assert entry["index"] == index and entry["object"] == "embedding"
         assert entry["embedding"] == pytest.approx((vector / np.linalg.norm(vector)).tolist(), abs=1e-5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -54,5 +54,9 @@ class ServeSettings(Settings):
     """Number of CPU threads [default: all available cores]."""
     device: str | None = None
     """cpu, cuda or mps [default: best available]."""
+    backend: Literal["torch", "onnxruntime"] | None = None
+    """What generates with decoder-only models [default: onnxruntime on CPUs where it can compute the model]."""
+    weights: Literal["fp32", "int8"] = "fp32"
+    """Numbers of the weights of decoder-only models: int8 is faster, less exact, and needs onnxruntime."""
     keep_alive_seconds: Count = 15
     """Time for which an idle connection is kept open, in seconds."""

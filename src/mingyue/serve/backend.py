@@ -63,7 +63,7 @@ class Backend:
         return found
 
     def end_texts(self) -> None:
-        """End every text that is still generated; its reader is told that the server stops."""
+        """End every text that is still generated; its reader learns that the server stops."""
         for channel in list(self._channels):
             channel.fail(stopping())
 

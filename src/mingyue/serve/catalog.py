@@ -162,7 +162,17 @@ def name_of(path: Path) -> str:
 def _load(
     name: str, path: Path, settings: ServeSettings, pairs: Mapping[str, tuple[str, str]]
 ) -> Generator | ServedTranslator:
-    model = api.load_either(path, device=settings.device, threads=settings.threads)
+    model: api.Model | api.Translator
+    if api.translates(path):
+        model = api.load_translator(path, device=settings.device, threads=settings.threads)
+    else:
+        model = api.load(
+            path,
+            device=settings.device,
+            threads=settings.threads,
+            backend=settings.backend,
+            weights=settings.weights,
+        )
     known = (name, path, int(path.stat().st_mtime), _fingerprint(model.training, model.tokenizer.fingerprint))
     if isinstance(model, api.Translator):
         return ServedTranslator(*known, model, *pairs.get(name, _languages(name)))

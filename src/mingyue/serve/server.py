@@ -1,4 +1,4 @@
-"""Sockets, signals and the end: what is in progress when the server is told to stop is completed."""
+"""Sockets, signals and the end: requests in progress when the server stops are completed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BACKLOG = 2048
 
 
 class Server:
-    """Serves the models of a catalog until it is told to stop."""
+    """Serves the models of a catalog until it is stopped."""
 
     def __init__(self, catalog: Catalog, settings: ServeSettings) -> None:
         """Listens from now on, and answers once it runs. Raises `SettingsError` for an address that cannot be used."""
@@ -59,7 +59,7 @@ class Server:
     def run(self, stopping: Callable[[int], None] = lambda _n: None) -> None:
         """Serve until SIGTERM or Ctrl-C, complete what is in progress, and close the models.
 
-        `stopping` is told how many requests are in progress when the signal comes.
+        `stopping` receives the number of requests in progress when the signal comes.
         """
         self._uvicorn.told = stopping
         try:

@@ -9,7 +9,7 @@ from pydantic import Field, create_model
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mingyue.api.inspect import Inspection, view_command
+from mingyue.api.inspecting import Inspection, view_command
 from mingyue.config import Count
 from mingyue.errors import SettingsError
 from mingyue.inspection.command import Command, Option
