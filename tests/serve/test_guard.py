@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -11,7 +12,7 @@ import httpx
 import pytest
 
 from mingyue.config import ServeSettings
-from mingyue.errors import SettingsError
+from mingyue.errors import DataError, SettingsError
 from mingyue.serve import Catalog, Server
 
 BODY = {"model": "plain", "prompt": "明月", "max_tokens": 2, "seed": 1}
@@ -208,6 +209,29 @@ def test_a_full_queue_asks_to_come_again_and_keeps_no_part_of_a_request(serving,
             answer = httpx.post(small.url + PATH, json={**BODY, "n": 50}, timeout=20)
             assert code_of(answer) == (429, "rate_limit_exceeded") and "retry-after" in answer.headers
             assert within(lambda: service.waiting == 0) and service.running == 1
+
+
+def test_connections_that_ask_nothing_are_closed(serving, monkeypatch):
+    monkeypatch.setattr("mingyue.serve.server._FIRST_SECONDS", 0.2)
+    monkeypatch.setattr("mingyue.serve.server._SPARE_CONNECTIONS", 1)
+    with serving("plain", max_requests=1) as server:
+        port = int(server.url.rpartition(":")[2])
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(5)]
+        idle[0].sendall(b"GET /health HTTP/1.1\r\nHost: loc")
+        for one in idle:
+            with one, contextlib.suppress(ConnectionError):
+                assert one.recv(1) == b""
+        assert httpx.get(server.url + "/health").status_code == 200
+
+
+def test_an_empty_key_is_refused():
+    with pytest.raises(SettingsError, match="api_key"):
+        ServeSettings.read({"api_key": ""}, source="the command line")
+
+
+def test_a_folder_without_results_is_refused_at_the_start(tmp_path):
+    with pytest.raises(DataError, match="no results"):
+        Server(Catalog({}), ServeSettings(port=0, claims=str(tmp_path)))
 
 
 def test_two_folders_of_one_name_are_refused(folders, tmp_path):

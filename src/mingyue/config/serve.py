@@ -19,7 +19,7 @@ class ServeSettings(Settings):
     """Address to listen on; 0.0.0.0 = every network of this machine (then give --api-key too)."""
     port: Port = 8000
     """Port to listen on; 0 = any free one."""
-    api_key: str | None = None
+    api_key: Annotated[str, Field(min_length=1)] | None = None
     """Key that every request except /health must send as `Authorization: Bearer KEY`; better given in the
     environment variable MINGYUE_API_KEY, which other users of the machine cannot see."""
     allowed_host: tuple[str, ...] = ()

@@ -59,9 +59,10 @@ def own_routes(backend: Backend) -> APIRouter:
         return Json({"model": model.name, **found})
 
     @routes.get("/runs", responses=shapes.answers(list[Answer]))
-    async def runs() -> Response:
+    async def runs(request: Request) -> Response:
         """The runs of the models that are served."""
-        return Json([_run(one) for one in backend.catalog.models.values()])
+        models = list(backend.catalog.models.values())
+        return Json(await backend.call(request, lambda _: [_run(one) for one in models]))
 
     @routes.get("/runs/{model}/metrics", responses=shapes.answers(list[Answer]))
     async def metrics(request: Request, model: str, after: Annotated[int, Query(ge=0, le=10**12)] = 0) -> Response:

@@ -12,9 +12,11 @@ from types import FrameType
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mingyue.claims.report import load_results
 from mingyue.config import ServeSettings
 from mingyue.errors import SettingsError
 from mingyue.files import reason_of
+from mingyue.paths import path_of
 from mingyue.serve.app import create_app
 from mingyue.serve.backend import Backend
 from mingyue.serve.catalog import Catalog
@@ -24,13 +26,21 @@ _LOOK_SECONDS = 0.05
 _LAST_SECONDS = 0.5
 """For what is still to be sent when the time to drain is over."""
 _BACKLOG = 2048
+_SPARE_CONNECTIONS = 64
+_FIRST_SECONDS = 30.0
+"""For the head of the first request of a connection."""
 
 
 class Server:
     """Serves the models of a catalog until it is stopped."""
 
     def __init__(self, catalog: Catalog, settings: ServeSettings) -> None:
-        """Listens from now on, and answers once it runs. Raises `SettingsError` for an address that cannot be used."""
+        """Listens from now on, and answers once it runs.
+
+        Raises `SettingsError` for an address that cannot be used, `DataError` for a folder without results of claims.
+        """
+        if settings.claims is not None:
+            load_results(path_of(settings.claims))
         self.backend = Backend(catalog, settings)
         self._socket = _listening(settings)
         self._connections: dict[object, asyncio.Transport] = {}
@@ -99,14 +109,22 @@ class Server:
             transport.abort()
 
     def _protocol(self) -> type[H11Protocol]:
-        connections = self._connections
+        connections, most = self._connections, 2 * self.backend.settings.max_requests + _SPARE_CONNECTIONS
 
         class Protocol(H11Protocol):
-            """Keeps the transport of each connection, so that one that is not read can be closed."""
+            """Keeps the transport of each connection, so that one that is not read, or asks nothing, can be closed."""
 
             def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
                 super().connection_made(transport)
                 connections[self.client] = transport
+                if len(connections) > most:
+                    transport.abort()
+                else:
+                    self.loop.call_later(_FIRST_SECONDS, self._close_if_idle, transport)
+
+            def _close_if_idle(self, transport: asyncio.Transport) -> None:
+                if self.cycle is None:  # no request came
+                    transport.abort()
 
             def connection_lost(self, exc: Exception | None) -> None:
                 connections.pop(self.client, None)
