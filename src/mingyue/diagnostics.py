@@ -21,6 +21,8 @@ EXTRAS = {
     "fast": ("onnxruntime", "onnx"),
     "hf": ("transformers",),
     "plot": ("altair", "vl_convert", "PIL"),
+    "serve": ("fastapi", "uvicorn", "prometheus_client"),
+    "eval": ("lm_eval",),
     "track": ("tensorboard",),
     "translate": ("sacrebleu",),
 }

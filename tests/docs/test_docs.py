@@ -254,7 +254,7 @@ def options() -> set[str]:
     known = {"--help", "--version", "--debug", "--language"}
     from mingyue.cli.inspect import VIEWS
 
-    verbs = "train,resume,demo,generate,score,translate,evaluate,info,data list,data get,doctor"
+    verbs = "train,resume,demo,generate,score,translate,evaluate,info,serve,data list,data get,doctor"
     verbs += ",claims list,claims run,claims report" + "".join(f",inspect {view}" for view in VIEWS)
     for path in verbs.split(","):
         verb = app

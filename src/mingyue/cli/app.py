@@ -77,6 +77,7 @@ _VERBS = (
     ("evaluate", _use, "Evaluate translations on a test set: BLEU, chrF, exact matches, loss."),
     ("inspect", _use, _INSPECT),
     ("info", _use, "Show the parts of a model or a run: parameters, FLOPs, bytes, tokenizer, training."),
+    ("serve", _use, "Serve models over HTTP: the OpenAI API, LibreTranslate's, and our own."),
     ("claims", _around, "Test claims about Transformers, each by an experiment, and write a report."),
     ("data", _around, "List the known corpora, or download one."),
     ("doctor", _around, "Check this machine: versions, cores, speed, memory, disk, missing packages."),

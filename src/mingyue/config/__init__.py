@@ -7,6 +7,7 @@ from mingyue.config.generate import GenerateSettings
 from mingyue.config.model import EncoderDecoderConfig, ModelConfig, PartsConfig, RotaryScaling
 from mingyue.config.nearest import nearest, nearest_path
 from mingyue.config.numbers import Count, NonNegative, Positive, Seed, Workers, checked, checked_text, checked_texts
+from mingyue.config.serve import ServeSettings
 from mingyue.config.setting import Needs, ResumeRule, Setting, meaning_of, setting_of
 from mingyue.config.train import (
     DEFAULT_MINUTES,
@@ -43,6 +44,7 @@ __all__ = [
     "RunSettings",
     "ScheduleSettings",
     "Seed",
+    "ServeSettings",
     "Setting",
     "Settings",
     "SizeSettings",

@@ -12,6 +12,9 @@ from mingyue.generation.backend import Backend, Logits
 from mingyue.graphs import graph_weights, open_session, padded_head
 from mingyue.graphs.weights import Array, WeightKind
 
+_KEPT_SHAPES = 8
+"""Numbers of rows whose buffers are kept: each has logits of its own, which are rows × V."""
+
 
 class OnnxModel:
     """The graph of a decoder-only model, opened. Several back ends may use it at once."""
@@ -75,6 +78,8 @@ class OnnxBackend(Backend):
         """All rows, one token each."""
         n_rows = len(ids)
         if n_rows not in self._steps:
+            if len(self._steps) == _KEPT_SHAPES:
+                del self._steps[next(iter(self._steps))]
             self._steps[n_rows] = _Step(self.model, self._views(0, n_rows), n_rows, 1, n_logits=n_rows)
         step = self._steps[n_rows]
         step.run(np.array(positions)[:, None], np.array(ids)[:, None], first=0)

@@ -1,0 +1,201 @@
+"""Readers that go away, stall or lag, and what becomes of a request when the server is told to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+
+from mingyue.serve.mailbox import Channel, Mailbox
+
+PATH = "/v1/completions"
+LONG = {"model": "plain", "prompt": "明月", "max_tokens": 4000, "sliding": True, "ignore_eos": True, "seed": 1}
+
+
+@pytest.fixture
+def alone(serving):
+    with serving("plain", stall_seconds=0.5) as found:
+        yield found
+
+
+def connect(url: str, **body) -> socket.socket:
+    """A connection that has sent a request."""
+    found = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20)
+    send(found, body)
+    return found
+
+
+def send(connection: socket.socket, body) -> None:
+    content = json.dumps({**LONG, **body}).encode()
+    lines = (
+        f"POST {PATH} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(content)}",
+    )
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + content)
+
+
+def service_of(server):
+    return next(server.backend.catalog.generators()).service
+
+
+def wait(condition, seconds: float = 5.0) -> float:
+    """How long it takes until the condition holds."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, "it never came"
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("n", [1, 8])
+def test_a_client_that_goes_away_frees_its_rows_within_a_second(alone, stream, n):
+    """Complaint of other servers: generation goes on after the client left, most of all where nothing is streamed."""
+    service = service_of(alone)
+    with connect(alone.url, stream=stream, n=n):
+        wait(lambda: service.running == n)
+    assert wait(lambda: service.running == service.waiting == 0) < 1.0
+    assert service.cache_bytes_used == 0 and wait(lambda: alone.backend.in_progress == 0) < 1.0
+
+
+def test_a_client_that_goes_away_leaves_the_others_alone(alone, folders):
+    """Complaint of other servers: one client's leaving ends the text of another."""
+    from mingyue import api
+
+    body = {**LONG, "max_tokens": 300, "seed": 5}
+    found = {}
+
+    def read() -> None:
+        with httpx.stream("POST", alone.url + PATH, json={**body, "stream": True}, timeout=60) as answer:
+            lines = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {")]
+        found["text"] = "".join(line["choices"][0]["text"] for line in lines)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for stream in (True, False, True):
+        with connect(alone.url, stream=stream, n=3):
+            time.sleep(0.05)
+    reader.join()
+    (expected,) = api.load(folders["plain"], device="cpu", threads=1).generate(
+        ["明月"], max_new_tokens=300, seed=5, ignore_eos=True, temperature=1.0
+    )
+    assert found["text"] == expected.text
+
+
+def test_a_reader_that_takes_nothing_is_disconnected(alone):
+    service, host = service_of(alone), ("127.0.0.1", int(alone.url.rpartition(":")[2]))
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.connect(host)
+    send(reader, {"n": 32, "logprobs": 20, "stream": True})
+    wait(lambda: service.running > 0)
+    wait(lambda: service.running == 0 and alone.backend.in_progress == 0, 20)
+    text = httpx.get(alone.url + "/metrics").text
+    assert 'mingyue_abandoned_total{reason="stalled"} 1.0' in text
+    reader.close()
+
+
+def test_a_mailbox_keeps_the_order_and_its_limit():
+    import asyncio
+
+    async def main() -> None:
+        mailbox = Mailbox(asyncio.get_running_loop())
+        channel, full = Channel(mailbox, 100_000), Channel(mailbox, 3)
+
+        def send() -> None:
+            for number in range(5000):
+                channel.receiver(number)(ValueError(str(number)))
+
+        threads = [threading.Thread(target=send) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        letters = []
+        while len(letters) < 15_000:
+            letters += await channel.take()
+        for thread in threads:
+            thread.join()
+        assert sorted(index for index, _ in letters) == sorted([*range(5000)] * 3)
+        for number in range(9):
+            full.deliver(number, ValueError())
+        (only,) = await full.take()
+        assert "3 tokens behind" in str(only[1])
+        full.deliver(1, ValueError())
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def process(folders):
+    """`mingyue serve` as a process of its own: (process, address)."""
+    started = []
+
+    def start(*arguments):
+        command = [sys.executable, "-m", "mingyue", "serve", str(folders["plain"]), "--port", "0", "--threads", "1"]
+        found = subprocess.Popen(
+            [*command, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "LC_ALL": "C"},
+        )
+        started.append(found)
+        line = found.stdout.readline()
+        assert line.startswith("Serving plain at http://127.0.0.1:"), found.stderr.read()
+        return found, line.split()[3].rstrip(".")
+
+    yield start
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+def test_sigterm_completes_what_was_admitted_and_refuses_the_rest(process):
+    server, url = process()
+    answers: dict[int, int] = {}
+
+    def ask(number: int) -> None:
+        body = {**LONG, "max_tokens": 1500, "seed": number, "stream": number % 2 == 0}
+        answer = httpx.post(url + PATH, json=body, timeout=60)
+        whole = "[DONE]" in answer.text if number % 2 == 0 else answer.json()["choices"][0]["finish_reason"] == "length"
+        answers[number] = answer.status_code if whole else 0
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    wait(lambda: "requests_in_progress 7.0" in httpx.get(url + "/metrics").text, 20)  # this one counts too
+    server.send_signal(signal.SIGTERM)
+    wait(lambda: httpx.get(url + "/health").status_code == 503)
+    assert httpx.get(url + "/health").json() == {"status": "draining"}
+    late = httpx.post(url + PATH, json=LONG)
+    assert (
+        late.status_code == 503
+        and int(late.headers["retry-after"]) > 0
+        and late.json()["error"]["code"] == "unavailable"
+    )
+    for thread in threads:
+        thread.join()
+    assert answers == dict.fromkeys(range(6), 200)
+    assert server.wait(20) == 0
+
+
+def test_the_time_to_drain_ends(process):
+    server, url = process("--drain-seconds", "0.3", "--max-tokens", "1000000")
+    with connect(url, max_tokens=1_000_000, stream=True) as reader:
+        assert reader.recv(15).startswith(b"HTTP/1.1 200")
+        server.send_signal(signal.SIGINT)
+        rest = b""
+        while piece := reader.recv(1 << 16):
+            rest += piece
+        assert b"the server is stopping" in rest[-400:]  # the reader learns why its text ends
+        assert server.wait(20) == 0
