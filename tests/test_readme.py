@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -72,8 +76,34 @@ def test_every_command_of_the_readme_runs(
         exec(compile(block, name, "exec"), {})
 
 
+def test_the_request_of_the_readme_has_an_answer_of_its_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that the first command starts, asked what the second asks, over a real socket."""
+    pytest.importorskip("fastapi")
+    monkeypatch.chdir(tmp_path)
+    Path("poems.txt").write_text("春风又绿江南岸，明月何时照我还。\n" * 60, encoding="utf-8")
+    assert main(["train", "poems.txt", "--out", "runs/poems", "--steps", "2", "--depth", "1", "--context", "32"]) == 0
+    start, request = blocks("README.md", "sh")
+    where, header, body = re.fullmatch(
+        r"curl http://127\.0\.0\.1:8000(\S+) -H '([^']+)' \\\n  -d '(.*)'\n", request
+    ).groups()
+    name, value = header.split(": ")
+    command = [sys.executable, "-m", *shlex.split(start), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, encoding="utf-8") as server:
+        try:
+            address = re.search(r"http://127\.0\.0\.1:\d+", next(server.stderr))[0]
+            asked = urllib.request.Request(address + where, body.encode(), {name: value})
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                found = json.load(answer)
+        finally:
+            server.terminate()
+    (shown,) = blocks("README.md", "json")
+    assert set(found) == set(json.loads(shown)) and set(found["choices"][0]) == set(json.loads(shown)["choices"][0])
+    assert server.returncode == 0
+
+
 def test_both_readmes_show_the_same_commands() -> None:
-    english, chinese = (commands(name) + blocks(name, "python") for name in READMES)
+    kinds = ("console", "sh", "json", "python")
+    english, chinese = ([block for kind in kinds for block in blocks(name, kind)] for name in READMES)
     assert english == chinese
 
 
