@@ -8,7 +8,7 @@ PYTHON      ?= python3
 VENV        ?= .venv
 WORKERS     ?= 2
 PIP_OPTIONS ?=
-EXTRAS      ?= dev,data,hf,plot,track,translate,serve
+EXTRAS      ?= dev,data,fast,hf,plot,serve,track,translate
 DEMO_MINUTES ?= 1.4
 DEMO        ?= runs/demo
 

@@ -18,6 +18,7 @@ from mingyue.words import tr
 
 EXTRAS = {
     "data": ("pyarrow", "fsspec", "huggingface_hub", "opencc"),
+    "fast": ("onnxruntime", "onnx"),
     "hf": ("transformers",),
     "plot": ("altair", "vl_convert", "PIL"),
     "serve": ("fastapi", "uvicorn", "prometheus_client"),
@@ -72,6 +73,7 @@ def diagnose(folder: Path | None = None, *, data_folder: Path | None = None) -> 
             *_memory(),
             *_disk(tr("disk"), folder),
             *(() if data_folder is None else _disk(tr("data folder"), data_folder)),
+            *_backend(),
             *_extras(),
             *_terminal(),
         )
@@ -171,6 +173,23 @@ def _accelerators() -> Iterator[Finding]:
         yield Finding("cuda", tr("none"))
     if sys.platform == "darwin":
         yield Finding("mps", tr("yes") if torch.backends.mps.is_available() else tr("none"))
+
+
+def _backend() -> Iterator[Finding]:
+    """What generates on this machine."""
+    from mingyue.generation.backends import missing_package
+    from mingyue.runtime import choose_runtime
+
+    device, missing = choose_runtime().device.type, missing_package()
+    topic = tr("generation")
+    if device != "cpu":
+        yield Finding(topic, tr("torch, on {device}", device))
+    elif missing is None:
+        version = importlib.metadata.version("onnxruntime")
+        yield Finding(topic, tr("onnxruntime {version}; for models that it cannot compute: torch", version))
+    else:
+        advice = tr('{missing}: generation is several times slower. Install: pip install "mingyue[fast]"', missing)
+        yield Finding(topic, "torch", advice)
 
 
 def _memory() -> Iterator[Finding]:

@@ -12,18 +12,20 @@ import torch
 
 import mingyue
 from mingyue.bundle import save_bundle
-from mingyue.config import GenerateSettings
+from mingyue.config import GenerateSettings, TranslateSettings
 from mingyue.errors import SettingsError
-from mingyue.generation import Engine, Request, TokenRules, TorchBackend, finished, stream_prompts
-from mingyue.generation.backends import check_graph, is_plain
+from mingyue.generation import Engine, Request, TokenRules, TorchBackend, finished, stream_prompts, translate_ids
+from mingyue.generation.backends import check_decoder, check_graph, is_plain
 from mingyue.text import train_char
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
 from mingyue.generation.onnx_backend import OnnxBackend, OnnxModel  # noqa: E402
+from mingyue.generation.onnx_decoding import OnnxDecoder  # noqa: E402
 from mingyue.graphs import GraphError, kept_graph  # noqa: E402
 from mingyue.graphs.decoder import decoder_graph  # noqa: E402
+from mingyue.graphs.encoder_decoder import decoder_step_graph, encoder_graph  # noqa: E402
 from mingyue.graphs.weights import BLOCK, quantised  # noqa: E402
 
 GREEDY = GenerateSettings(temperature=0, max_new_tokens=40)
@@ -202,7 +204,7 @@ def test_what_cannot_be_is_refused_with_the_reason(folder, monkeypatch):
         mingyue.load(folder, weights="int4")
     with pytest.raises(SettingsError, match="no int8 weights"):
         mingyue.load(folder, backend="torch", weights="int8")
-    monkeypatch.setattr("mingyue.api.model.missing_package", lambda: "onnxruntime is not installed")
+    monkeypatch.setattr("mingyue.api.loaded_model.missing_package", lambda: "onnxruntime is not installed")
     monkeypatch.setattr("mingyue.api.loading.missing_package", lambda: "onnxruntime is not installed")
     assert mingyue.load(folder).why_torch == "onnxruntime is not installed"
     for asked in ({"backend": "onnxruntime"}, {"weights": "int8"}):
@@ -219,3 +221,84 @@ def test_a_cache_folder_that_cannot_be_written_costs_only_time(folder, tmp_path,
         model = mingyue.load(folder)
         assert model.generate("abc", max_new_tokens=3)[0].ids
         assert model.backend == "onnxruntime"
+
+
+PAIR_PARTS = {
+    "Marian": {
+        "positions": "sinusoidal",
+        "sinusoid_layout": "halves",
+        "output_bias": True,
+        "tied_output": True,
+        "source_vocab_size": 30,
+        "embedding_scale": True,
+        "bias_output": True,
+    },
+    "QK-norm, LayerNorm": {"qk_norm": True, "norm": "layer", "d_head": 16, "n_kv_heads": 4, "tied_output": True},
+    "one layer, short": {"n_layers": 1, "context": 2},
+}
+
+
+def decoder_of(model, kind: str = "fp32") -> OnnxDecoder:
+    graphs = [build(model, kind).SerializeToString() for build in (encoder_graph, decoder_step_graph)]
+    return OnnxDecoder(model.config, *graphs, tensors(model), threads=1, kind=kind)
+
+
+def test_every_kind_of_encoder_decoder_model_gives_the_logits_of_the_torch_model(lively_pair, pair_kind):
+    model = lively_pair(pair_kind)
+    assert check_decoder(decoder_of(model), model) < 5e-5
+    assert check_decoder(decoder_of(model, "int8"), model) > 1e-6
+
+
+@pytest.mark.parametrize("parts", PAIR_PARTS)
+def test_every_choice_of_parts_of_an_encoder_decoder_model_too(lively_pair, parts):
+    model = lively_pair(**PAIR_PARTS[parts])
+    assert check_decoder(decoder_of(model), model) < 5e-5
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"beam": 4, "n_best": 2}, {"beam": 1}, {"beam": 3, "batch_size": 2}, {"sample": True, "n_best": 3}],
+    ids=str,
+)
+def test_translations_are_those_of_the_torch_model(lively_pair, pair_kind, fields):
+    model, draw = lively_pair(pair_kind), random.Random(3)
+    decoder = decoder_of(model)
+    sources = [[*(draw.randrange(3, 23) for _ in range(length)), 2] for length in (3, 9, 1, 5, 7, 20)]
+    asked, marks = TranslateSettings(**fields), {"bos_id": 1, "eos_id": 2, "pad_id": 0}
+    expected = translate_ids(model, sources, asked, **marks)
+    found = translate_ids(model, sources, asked, **marks, decoder=decoder)
+    pairs = [
+        (mine, theirs)
+        for best, others in zip(found, expected, strict=True)
+        for mine, theirs in zip(best, others, strict=True)
+    ]
+    assert [mine.ids for mine, _ in pairs] == [theirs.ids for _, theirs in pairs]
+    assert [mine.log_prob for mine, _ in pairs] == pytest.approx([theirs.log_prob for _, theirs in pairs], abs=1e-3)
+
+
+def test_a_translator_uses_it_and_says_so(tmp_path, lively_pair):
+    tokenizer = train_char(["abcdefghij"])
+    model = lively_pair(vocab_size=tokenizer.vocab_size)
+    save_bundle(tmp_path / "model", model.config, model.state_dict(), tokenizer, {})
+    lines = ["abc", "", "jih gfe"]
+    expected = mingyue.load_translator(tmp_path / "model", backend="torch").translate(lines)
+    for _ in range(2):
+        translator = mingyue.load_translator(tmp_path / "model")
+        assert translator.translate(lines) != []
+        assert [best[0].text for best in translator.translate(lines)] == [best[0].text for best in expected]
+        assert (translator.backend, translator.why_torch) == ("onnxruntime", None)
+        assert pickle.loads(pickle.dumps(translator)).translate(lines)[0][0].text == expected[0][0].text
+    quick = mingyue.load_translator(tmp_path / "model", weights="int8")
+    assert quick.translate(lines)[1][0].text == ""
+
+
+def test_int8_costs_what_its_score_says(folder):
+    """`score` is of the weights that were asked for, in windows past the context too."""
+    text = "abcdefghij" * 5
+    exact, torch_score = (mingyue.load(folder, backend=one).score(text) for one in ("onnxruntime", "torch"))
+    assert exact.total == pytest.approx(torch_score.total, abs=1e-3)
+    assert [one.logprob for one in exact.tokens] == pytest.approx([one.logprob for one in torch_score.tokens], abs=1e-4)
+    assert exact.windows == torch_score.windows > 1
+    rounded = mingyue.load(folder, weights="int8").score(text)
+    assert rounded.scored == exact.scored
+    assert 1e-6 < abs(rounded.total - exact.total) < 0.05 * abs(exact.total)

@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from mingyue.api.repeating import repetition
     from mingyue.api.run import processes_of_run, resume, train
     from mingyue.api.translator import TranslationReport, Translator, one_line
-    from mingyue.data import data_folder
-    from mingyue.diagnostics import Diagnosis, diagnose
+    from mingyue.diagnostics import Diagnosis
     from mingyue.runs import Outcome, RunResult, run_path
     from mingyue.runs.loading import translates
 
 
 def doctor() -> Diagnosis:
     """Check this machine: versions, cores, speed, memory, disk, missing packages."""
+    from mingyue.data import data_folder
+    from mingyue.diagnostics import diagnose
+
     return diagnose(data_folder=data_folder())
 
 
@@ -66,8 +68,7 @@ __getattr__ = lazy_names(
         "repeating": ("repetition",),
         "run": ("processes_of_run", "resume", "train"),
         "translator": ("TranslationReport", "Translator", "one_line"),
-        "mingyue.data": ("data_folder",),
-        "mingyue.diagnostics": ("Diagnosis", "diagnose"),
+        "mingyue.diagnostics": ("Diagnosis",),
         "mingyue.runs": ("Outcome", "RunResult", "run_path"),
         "mingyue.runs.loading": ("translates",),
     },

@@ -71,17 +71,24 @@ def _load_without_torch(path: Path, threads: int, backend: BackendKind | None, w
 
 @speaks_python()
 def load_translator(
-    path: str | Path, *, device: str | None = None, threads: int | None = None, step: int | None = None
+    path: str | Path,
+    *,
+    device: str | None = None,
+    threads: int | None = None,
+    step: int | None = None,
+    backend: BackendKind | None = None,
+    weights: WeightKind = "fp32",
 ) -> Translator:
     """Load the encoder-decoder model of a model folder or run folder.
 
     Arguments and errors as in `load`; raises `BundleError` also for a decoder-only model.
     """
+    check_choice(backend, weights)
     from mingyue.api.translator import Translator
     from mingyue.runs.loading import ENCODER_DECODER
 
     bundle, checkpoint, runtime = _load(ENCODER_DECODER, path, device, threads, step)
-    return Translator(bundle, checkpoint=checkpoint, runtime=runtime)
+    return Translator(bundle, checkpoint=checkpoint, runtime=runtime, backend=backend, weights=weights)
 
 
 @speaks_python()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mingyue.api.caller import speaks_python
 from mingyue.api.loaded_model import LoadedModel, merge_settings
 from mingyue.bundle import Bundle
 from mingyue.config import GenerateSettings, ModelConfig, Positive, checked, checked_text, checked_texts
-from mingyue.errors import GenerationError, MingyueError, SettingsError
+from mingyue.errors import GenerationError
 from mingyue.generation import Backend, Event, Generation, Request, Service, TokenRules, finished, stream_prompts
-from mingyue.generation.backends import check_choice, is_plain, missing_package, onnx_model, weights_state
+from mingyue.generation.backends import onnx_model
 from mingyue.runtime import Runtime
 from mingyue.words import tr
 
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from mingyue.scoring import Score
 
 
-class Model(LoadedModel[ModelConfig, "DecoderOnly"]):
+class Model(LoadedModel[ModelConfig, "DecoderOnly", "OnnxModel"]):
     """A trained decoder-only model with its tokenizer. `mingyue.load` returns one."""
 
     def __init__(
@@ -42,8 +40,15 @@ class Model(LoadedModel[ModelConfig, "DecoderOnly"]):
         opened: OnnxModel | None = None,
     ) -> None:
         """`backend` and `weights` as in `mingyue.load`; `opened`: the model in onnxruntime, if it is there already."""
-        super().__init__(bundle, checkpoint=checkpoint, runtime=runtime, threads=threads)
-        check_choice(backend, weights)
+        super().__init__(
+            bundle,
+            checkpoint=checkpoint,
+            runtime=runtime,
+            threads=threads,
+            backend=backend,
+            weights=weights,
+            opened=opened,
+        )
         self.starts_with_bos = bundle.starts_with_bos
         """Whether BOS precedes every text, as in the training data."""
         self.rules = TokenRules(
@@ -54,87 +59,16 @@ class Model(LoadedModel[ModelConfig, "DecoderOnly"]):
             unseen=self.unseen,
         )
         """How a prompt is read, and which tokens may be generated."""
-        self._asked, self._kind = backend, weights
-        self._opened, self._why_torch = opened, None if opened is not None else ""
-        self._state: tuple[object, ...] | None = None
-        self._lock = threading.Lock()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy opens its own session of onnxruntime."""
-        return {**vars(self), "_opened": None, "_why_torch": "", "_state": None, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
-
-    @property
-    def module(self) -> DecoderOnly:
-        """The PyTorch module. Changes of its weights take effect on the next call."""
-        loaded = self._bundle.loaded
-        module = self._bundle.model
-        if not loaded and self._opened is not None:  # it was opened from the same file
-            self._state = weights_state(module)
-        return module
-
-    @property
-    def backend(self) -> str:
-        """What generation runs on: `torch` or `onnxruntime`."""
-        return "torch" if self._onnx() is None else "onnxruntime"
-
-    @property
-    def why_torch(self) -> str | None:
-        """Why generation does not run on onnxruntime; None if it does."""
-        self._onnx()
-        return self._why_torch
-
-    def _onnx(self) -> OnnxModel | None:
-        """The model in onnxruntime, or None, with the reason in `_why_torch`.
-
-        Raises `SettingsError` where onnxruntime is asked for and cannot be used.
-        """
-        with self._lock:
-            state = weights_state(self._bundle.model) if self._bundle.loaded else None
-            if self._why_torch == "" or state != self._state:
-                unchanged = self._why_torch == ""  # the file has these weights
-                self._opened, self._why_torch = self._try_onnx(unchanged)
-                self._state = weights_state(self._bundle.model) if self._bundle.loaded else None
-            if self._why_torch is not None and (self._asked == "onnxruntime" or self._kind == "int8"):
-                raise SettingsError(
-                    tr("this model cannot be used with onnxruntime: {reason}", self._why_torch),
-                    advice=tr("Use --backend torch and --weights fp32."),
-                )
-            return self._opened
-
-    def _try_onnx(self, unchanged: bool) -> tuple[OnnxModel | None, str | None]:
-        if (reason := self._not_on_onnx()) is not None:
-            return None, reason
-        try:
-            opened = onnx_model(
-                self.config,
-                kind=self._kind,
-                threads=self.runtime.threads,
-                sha256=self._bundle.weights_sha256 if unchanged else None,
-                arrays=self._bundle.arrays,
-                module=lambda: self._bundle.model,
-            )
-        except ImportError as error:
-            return None, tr("{name} is not installed", error.name or "onnx")
-        except MingyueError as error:
-            return None, error.message
-        return opened, None
-
-    def _not_on_onnx(self) -> str | None:
-        """Why onnxruntime is not tried."""
-        if self._asked == "torch":
-            return tr("the torch back end was asked for")
-        if self.runtime.device.type != "cpu":
-            return tr("the device is {device}", str(self.runtime.device))
-        if not is_plain(self._bundle.model):
-            return tr("the model has hooks or parts of other libraries")
-        return missing_package()
-
-    def _applied(self) -> AbstractContextManager[object]:
-        """onnxruntime has threads of its own, and needs nothing of the process."""
-        return nullcontext() if self._opened is not None else self.runtime.applied()
+    def _open_onnx(self, sha256: str | None, threads: int) -> OnnxModel:
+        return onnx_model(
+            self.config,
+            kind=self._kind,
+            threads=threads,
+            sha256=sha256,
+            arrays=self._bundle.arrays,
+            module=lambda: self._bundle.model,
+        )
 
     @speaks_python()
     def generate(
@@ -238,14 +172,25 @@ class Model(LoadedModel[ModelConfig, "DecoderOnly"]):
 
     @speaks_python()
     def score(self, text: str, *, stride: int | None = None) -> Score:
-        """log P of every token and of the whole text; a text longer than the context in windows moved by `stride`."""
+        """log P of every token and of the whole text; a text longer than the context in windows moved by `stride`.
+
+        PyTorch computes it, the reference, unless onnxruntime or int8 weights were asked for when the model was loaded.
+        """
         from mingyue.scoring import score
 
         checked_text("text", text)
         checked("stride", stride, Positive | None)
         notes = self._new_notes()
+        backend = self._backend() if self._asked == "onnxruntime" or self._kind == "int8" else None
         with self.runtime.applied():
-            found = score(self.module, self.tokenizer, text, stride=stride, starts_with_bos=self.starts_with_bos)
+            found = score(
+                self.module,
+                self.tokenizer,
+                text,
+                stride=stride,
+                starts_with_bos=self.starts_with_bos,
+                backend=backend,
+            )
         if not found.scored:
             notes.append(
                 tr(

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,7 @@ from mingyue.config import EncoderDecoderConfig, TranslateSettings, checked_text
 from mingyue.data import PairRows, heldout_pair_batches
 from mingyue.errors import DataError, GenerationError
 from mingyue.generation import Translation, translate
+from mingyue.generation.backends import onnx_decoder
 from mingyue.generation.translating import Progress
 from mingyue.models import EncoderDecoder
 from mingyue.reprs import facts_html
@@ -24,6 +25,11 @@ from mingyue.runtime import Runtime
 from mingyue.scoring import TranslationScores, translation_scores
 from mingyue.training import Evaluation, evaluate
 from mingyue.words import listed, tr
+
+if TYPE_CHECKING:
+    from mingyue.generation.backends import BackendKind
+    from mingyue.generation.onnx_decoding import OnnxDecoder
+    from mingyue.graphs import WeightKind
 
 _MAX_TOKENS = 1 << 12  # padded tokens of the longer side in one forward pass of the loss
 
@@ -91,15 +97,25 @@ class TranslationReport:
         }
 
 
-class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
+class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder, "OnnxDecoder"]):
     """A trained encoder-decoder model with its tokenizers. `mingyue.load_translator` returns one."""
 
     def __init__(
-        self, bundle: Bundle[EncoderDecoder], *, checkpoint: int | None = None, runtime: Runtime | None = None
+        self,
+        bundle: Bundle[EncoderDecoder],
+        *,
+        checkpoint: int | None = None,
+        runtime: Runtime | None = None,
+        backend: BackendKind | None = None,
+        weights: WeightKind = "fp32",
     ) -> None:
-        super().__init__(bundle, checkpoint=checkpoint, runtime=runtime)
+        """`backend` and `weights` as in `mingyue.load`."""
+        super().__init__(bundle, checkpoint=checkpoint, runtime=runtime, backend=backend, weights=weights)
         self.source_tokenizer = bundle.source_tokenizer
         """The tokenizer of the source side; the same object as `tokenizer` where both sides share a vocabulary."""
+
+    def _open_onnx(self, sha256: str | None, threads: int) -> OnnxDecoder:
+        return onnx_decoder(self.module, kind=self._kind, threads=threads, sha256=sha256)
 
     @speaks_python()
     def translate(
@@ -135,6 +151,7 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder]):
                 align=align,
                 first_line=first_line,
                 progress=progress,
+                decoder=self._onnx(),
             )
         blank = [number for number, line in enumerate(lines, start=first_line + 1) if line and not line.strip()]
         if blank:

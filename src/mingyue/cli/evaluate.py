@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from mingyue.cli.arguments import Device, Encoding, JsonTable, ModelFolder, Threads
+from mingyue.cli.arguments import Backend, Device, Encoding, JsonTable, ModelFolder, Threads, Weights
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import print_note, show, stderr, table, write_json
@@ -48,6 +48,8 @@ def evaluate(
     encoding: Encoding = None,
     device: Device = None,
     threads: Threads = None,
+    backend: Backend = None,
+    weights: Weights = "fp32",
     **given: Any,  # noqa: ANN401  (values of TranslateSettings, checked there)
 ) -> None:
     """Evaluate translations on a test set: BLEU and chrF (sacrebleu), exact matches, loss, perplexity.
@@ -80,7 +82,7 @@ def evaluate(
     else:
         assert pairs is not None
         sources, references = _read_records(pairs, source_field, target_field, encoding)
-    translator = api.load_translator(model, device=device, threads=threads)
+    translator = api.load_translator(model, device=device, threads=threads, backend=backend, weights=weights)
     for note in translator.loading_notes:
         print_note(note)
     with Live(stderr()) as live:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from mingyue.cli.arguments import Device, JsonLines, ModelFolder, Threads, repeatable
+from mingyue.cli.arguments import Backend, Device, JsonLines, ModelFolder, Threads, Weights, repeatable
 from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect
 from mingyue.config import Positive
@@ -36,6 +36,8 @@ def score(
     json: JsonLines = False,
     device: Device = None,
     threads: Threads = None,
+    backend: Backend = None,
+    weights: Weights = "fp32",
 ) -> None:
     """Compute the log-probability of a text under a model: of each token, and perplexity and bits per byte.
 
@@ -49,7 +51,7 @@ def score(
 
     from mingyue import api
 
-    loaded = api.load(model, device=device, threads=threads)
+    loaded = api.load(model, device=device, threads=threads, backend=backend, weights=weights)
     for note in loaded.loading_notes:
         print_note(note)
     for number, one in enumerate(given):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
-from mingyue.cli.arguments import Device, Encoding, JsonLines, ModelFolder, Threads, repeatable
+from mingyue.cli.arguments import Backend, Device, Encoding, JsonLines, ModelFolder, Threads, Weights, repeatable
 from mingyue.cli.lines import LineFile, Screen, in_pieces, piped_lines, typed_lines
 from mingyue.cli.live import Live
 from mingyue.cli.options import COMMAND_LINE, takes
@@ -54,6 +54,8 @@ def translate(
     encoding: Encoding = None,
     device: Device = None,
     threads: Threads = None,
+    backend: Backend = None,
+    weights: Weights = "fp32",
     **given: Any,  # noqa: ANN401  (values of TranslateSettings, checked there)
 ) -> None:
     r"""Translate lines with an encoder-decoder model.
@@ -69,7 +71,7 @@ def translate(
 
     from mingyue import api
 
-    translator = api.load_translator(model, device=device, threads=threads)
+    translator = api.load_translator(model, device=device, threads=threads, backend=backend, weights=weights)
     for note in translator.loading_notes:
         print_note(note)
     if typed:

@@ -15,9 +15,12 @@ from mingyue.words import tr
 if TYPE_CHECKING:
     from torch import nn
 
+    from mingyue.config import EncoderDecoderConfig
+    from mingyue.generation.decoding import Decoder
     from mingyue.generation.onnx_backend import OnnxModel
+    from mingyue.generation.onnx_decoding import OnnxDecoder
     from mingyue.graphs import Array, WeightKind
-    from mingyue.models import DecoderOnly
+    from mingyue.models import DecoderOnly, EncoderDecoder
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _KNOWN = ("mingyue.", "torch.nn.modules.")
@@ -110,6 +113,71 @@ def kept_onnx_model(
     return None if graph is None else OnnxModel(config, graph, arrays, threads=threads, kind=kind)
 
 
+def onnx_decoder(model: EncoderDecoder, *, kind: WeightKind, threads: int, sha256: str | None) -> OnnxDecoder:
+    """An encoder-decoder model opened in onnxruntime; arguments and errors as in `onnx_model`."""
+    import onnxruntime as ort
+
+    from mingyue.generation.onnx_decoding import OnnxDecoder
+    from mingyue.graphs import graph_key, keep_graph, kept_graph
+
+    tensors = {name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items()}
+    keys: list[str] = []
+    if sha256 is not None:
+        keys = [graph_key(model.config, sha256, f"{kind}, {part}", ort.__version__) for part in ("encoder", "step")]
+    graphs = [kept_graph(key) for key in keys]
+    if graphs and graphs[0] is not None and graphs[1] is not None:
+        return OnnxDecoder(model.config, graphs[0], graphs[1], tensors, threads=threads, kind=kind)
+    from mingyue.graphs.encoder_decoder import decoder_step_graph, encoder_graph
+
+    made = [build(model, kind).SerializeToString() for build in (encoder_graph, decoder_step_graph)]
+    opened = OnnxDecoder(model.config, made[0], made[1], tensors, threads=threads, kind=kind)
+    check_decoder(opened, model)
+    for key, graph in zip(keys, made, strict=False):
+        keep_graph(key, graph)
+    return opened
+
+
+def check_decoder(opened: OnnxDecoder, model: EncoderDecoder) -> float:
+    """As `check_graph`: source texts of three lengths, and steps between which the rows are reordered and dropped."""
+    from mingyue.generation.decoding import TorchDecoder
+
+    found = [_trial_of_pairs(decoder, opened.config) for decoder in (opened, TorchDecoder(model))]
+    return _compared(found[0], found[1], opened.kind)
+
+
+def _trial_of_pairs(decoder: Decoder, config: EncoderDecoderConfig) -> list[Array]:
+    import torch
+
+    from mingyue.generation.allowed import AllowedTokens
+    from mingyue.generation.hypotheses import SourceBatch
+
+    draw = np.random.default_rng(0)
+    n_ids = config.source_vocab_size or config.vocab_size
+    lengths = [max(1, min(config.context, length)) for length in (11, 5, 2)]
+    batch = SourceBatch.of(
+        [draw.integers(0, n_ids, length).tolist() for length in lengths],
+        [config.context] * len(lengths),
+        bos_id=0,
+        eos_id=0,
+        pad_id=0,
+        allowed=AllowedTokens([]),
+        device=torch.device("cpu"),
+    )
+    orders = [[0, 0, 1, 1, 2, 2], [1, 0, 3, 2, 4, 4], [0, 1, 4, 5]]
+    with torch.inference_mode():
+        decoding, n_rows = decoder.start(batch, 1, config.context), len(lengths)
+        found: list[Array] = []
+        for step in range(min(config.context, 4)):
+            ids_R = torch.from_numpy(draw.integers(0, config.vocab_size, n_rows))
+            found.append(decoding.step(ids_R).numpy().copy())
+            if step < len(orders):
+                n_rows = len(orders[step])
+                decoding.keep_rows(orders[step])
+                if n_rows < len(orders[step - 1]) and step:
+                    decoding.keep_texts([0, 2])
+    return found
+
+
 def check_graph(opened: OnnxModel, model: DecoderOnly) -> float:
     """The largest difference of a logit from the PyTorch model on fixed inputs.
 
@@ -118,16 +186,21 @@ def check_graph(opened: OnnxModel, model: DecoderOnly) -> float:
     """
     from mingyue.generation.onnx_backend import OnnxBackend
     from mingyue.generation.torch_backend import TorchBackend
-    from mingyue.graphs import GraphError
 
     config = opened.config
     length = min(config.context, _CHECKED_TOKENS)
     ids = np.random.default_rng(0).integers(0, config.vocab_size, length).tolist()
     found = [_trial(backend, ids) for backend in (OnnxBackend(opened), TorchBackend(model))]
-    differences = [float(np.abs(mine - theirs).max()) for mine, theirs in zip(*found, strict=True)]
-    largest = max(differences)
-    spread = max(float(logits.max() - logits.min()) for logits in found[1])
-    limit = LIMIT if opened.kind == "fp32" else max(LIMIT, _INT8_LIMIT * spread)
+    return _compared(found[0], found[1], opened.kind)
+
+
+def _compared(mine: list[Array], theirs: list[Array], kind: WeightKind) -> float:
+    """The largest difference. Raises `GraphError` where it is above the limit."""
+    from mingyue.graphs import GraphError
+
+    largest = max(float(np.abs(one - other).max()) for one, other in zip(mine, theirs, strict=True))
+    spread = max(float(logits.max() - logits.min()) for logits in theirs)
+    limit = LIMIT if kind == "fp32" else max(LIMIT, _INT8_LIMIT * spread)
     if not largest <= limit:  # NaN too
         raise GraphError(
             tr(

@@ -20,26 +20,25 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mingyue.generation.decoding import Decoder
 from mingyue.generation.hypotheses import Hypothesis, SourceBatch, length_penalties
 from mingyue.generation.sampling import no_token_error
 
 if TYPE_CHECKING:
     from mingyue.config import TranslateSettings
-    from mingyue.models import EncoderDecoder
 
 _STRIPS = 512
 _COMPACT_SHARE = 0.25  # of the texts must be done before their rows are removed, which costs about as much as a step
 
 
-def beam_search(model: EncoderDecoder, batch: SourceBatch, settings: TranslateSettings) -> list[list[Hypothesis]]:
+def beam_search(decoder: Decoder, batch: SourceBatch, settings: TranslateSettings) -> list[list[Hypothesis]]:
     """The `n_best` best hypotheses for each row of the batch, the best first; fewer only where no more exist.
 
     Raises `GenerationError` when the model's output is NaN.
     """
-    search = _Search(model, batch, settings)
+    search = _Search(decoder, batch, settings)
     while search.active:
-        hidden_R1M = model.hidden(search.ids_R1, search.memory, cache=search.cache.step())
-        search.step(model.output(hidden_R1M[:, 0]).float().log_softmax(dim=-1))
+        search.step(search.decoding.step(search.ids_R).log_softmax(dim=-1))
     return search.results
 
 
@@ -69,14 +68,13 @@ class _Pool:
 class _Search:
     """The state of the search for a batch. Row i of every [texts, …] tensor belongs to text `_texts[i]`."""
 
-    def __init__(self, model: EncoderDecoder, batch: SourceBatch, settings: TranslateSettings) -> None:
+    def __init__(self, decoder: Decoder, batch: SourceBatch, settings: TranslateSettings) -> None:
         device, n_texts, longest = batch.source_BS.device, len(batch.limits), max(batch.limits)
         self.results: list[list[Hypothesis]] = [[] for _ in range(n_texts)]
-        self._batch, self._vocab_size = batch, model.config.vocab_size
+        self._batch, self._vocab_size = batch, decoder.vocab_size
         self._n_beams, self._n_best = settings.beam, settings.n_best
         self._width = 1 if settings.beam == 1 else 2 * settings.beam
-        self.memory = batch.encode(model)
-        self.cache = model.new_cache(n_texts, capacity=longest)
+        self.decoding = decoder.start(batch, 1, longest)
         dtype = torch.float32 if device.type == "mps" else torch.float64  # sums of many; MPS has no fp64
         penalties = length_penalties(longest, settings.length_penalty)
         self._penalties = penalties
@@ -86,7 +84,7 @@ class _Search:
         last = [[penalties[limit]] for limit in batch.limits]
         self._last_penalty_B1 = torch.tensor(last, dtype=dtype, device=device)
         # Each text starts with one empty live hypothesis.
-        self.ids_R1 = torch.full((n_texts, 1), batch.bos_id, device=device)
+        self.ids_R = torch.full((n_texts,), batch.bos_id, device=device)
         self._live_BK = torch.zeros((n_texts, 1), dtype=dtype, device=device)
         self._states_R = torch.zeros(n_texts, dtype=torch.long, device=device)
         self._pool = _Pool(n_texts, self._n_beams, dtype, device)
@@ -152,15 +150,14 @@ class _Search:
             self._last_penalty_B1 = self._last_penalty_B1[kept]
             self._pool.keep(kept)
             if staying:
-                self.memory = self.memory.keep(staying)
+                self.decoding.keep_texts(staying)
         elif n_done:  # their rows stay, without effect
             live_BK = live_BK.masked_fill(done_B1, -math.inf)
-        self._live_BK, self.ids_R1 = live_BK, tokens_BK.reshape(-1, 1)
+        self._live_BK, self.ids_R = live_BK, tokens_BK.flatten()
         rows_R = rows_BK.flatten()
         self._states_R = self._batch.mask.after_each(self._states_R[rows_R], tokens_BK.flatten())
-        rows = rows_R.tolist()
-        if rows and rows != list(range(len(self.cache.lengths))):
-            self.cache.keep(rows)
+        if rows := rows_R.tolist():
+            self.decoding.keep_rows(rows)
 
     def _finish(self, rows: list[int]) -> None:
         """Store the results of texts that are done."""

@@ -5,16 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mingyue.generation.allowed import AllowedTokens
-
-if TYPE_CHECKING:
-    from mingyue.models import EncoderDecoder
-    from mingyue.nn import MemoryKV
 
 _MAX_PENALTY = 1e300  # an enormous α must not turn −infinity into NaN
 
@@ -98,11 +93,6 @@ class SourceBatch:
             allowed,
             TokenMask(allowed, device),
         )
-
-    def encode(self, model: EncoderDecoder) -> MemoryKV:
-        """Keys and values of the encoded source texts, for the cross-attention of every step."""
-        memory_BSM = model.encode(self.source_BS, source_lengths_B=self.lengths_B)
-        return model.project_kv(memory_BSM, source_lengths_B=self.lengths_B)
 
 
 def length_penalties(longest: int, alpha: float) -> list[float]:

@@ -15,10 +15,11 @@ from mingyue.config import TranslateSettings
 from mingyue.errors import GenerationError
 from mingyue.generation.allowed import AllowedTokens
 from mingyue.generation.beam import beam_search
+from mingyue.generation.decoding import Decoder, TorchDecoder
 from mingyue.generation.evaluating import evaluating
 from mingyue.generation.hypotheses import Hypothesis, SourceBatch
 from mingyue.generation.translation_sampling import sample_translations
-from mingyue.nn import Taps, for_inference
+from mingyue.nn import Taps
 from mingyue.reprs import shortened, text_html
 from mingyue.words import tr
 
@@ -78,15 +79,16 @@ def translate(
     align: bool = False,
     first_line: int = 0,
     progress: Progress | None = None,
+    decoder: Decoder | None = None,
 ) -> list[list[Translation]]:
     """Translate each line; returns `n_best` translations per line, the best first (with `sample`: in sampling order).
 
     The result depends on the line and the settings (with `sample` also on the index of the line, counted from
     `first_line`, so that a text may be passed in several calls), never on the batch. The translation of a line without
     text (empty, or only white space) is empty. A line longer than the context is cut, and its translations are marked
-    `truncated`. `align` adds the weights of the cross-attention of the last block, averaged over its heads. `unseen`:
-    ids that do not occur in the training targets, which are generated only with `allow_unseen`. `progress` receives the
-    number of lines done and of all lines.
+    `truncated`. `decoder` computes the steps; default: PyTorch. `align` adds the weights of the cross-attention of the
+    last block, averaged over its heads. `unseen`: ids that do not occur in the training targets, which are generated
+    only with `allow_unseen`. `progress` receives the number of lines done and of all lines.
 
     Raises `GenerationError` when a line has a token id outside the model's vocabulary, or the model's output is NaN.
     """
@@ -105,6 +107,7 @@ def translate(
         unseen=() if settings.allow_unseen else unseen,
         steps_SV=target_tokenizer.utf8_steps if settings.valid_utf8 else None,
         align=align,
+        decoder=decoder,
         first_line=first_line,
         progress=progress,
     )
@@ -138,6 +141,7 @@ def translate_ids(
     eos_id: int,
     pad_id: int,
     align: bool = False,
+    decoder: Decoder | None = None,
 ) -> list[list[Hypothesis]]:
     """`n_best` hypotheses for each source, which ends with EOS; the best first (with `sample`: in sampling order).
 
@@ -166,6 +170,7 @@ def translate_ids(
         pad_id=pad_id,
         n_target_ids=model.config.vocab_size,
         align=align,
+        decoder=decoder,
     )
 
 
@@ -179,6 +184,7 @@ def _find_hypotheses(
     pad_id: int,
     n_target_ids: int,
     align: bool,
+    decoder: Decoder | None = None,
     unseen: Collection[int] = (),
     steps_SV: npt.NDArray[np.uint8] | None = None,
     first_line: int = 0,
@@ -193,6 +199,7 @@ def _find_hypotheses(
         vocab_size=model.config.vocab_size,
         eos_id=eos_id,
     )
+    decoder = decoder or TorchDecoder(model)
     results: list[list[Hypothesis]] = [[] for _ in sources]
     n_done = sum(not source for source in sources)
     for lines in _batches(sources, settings.batch_size):
@@ -206,13 +213,12 @@ def _find_hypotheses(
             device=model.embedding.weight.device,
         )
         with evaluating(model), torch.inference_mode():
-            fast_model = for_inference(model)
             if settings.sample:
-                found = sample_translations(fast_model, batch, settings, [first_line + line for line in lines])
+                found = sample_translations(decoder, batch, settings, [first_line + line for line in lines])
             else:
-                found = beam_search(fast_model, batch, settings)
+                found = beam_search(decoder, batch, settings)
             if align:
-                found = _with_alignment(fast_model, batch, found, pad_id)
+                found = _with_alignment(model, batch, found, pad_id)
         for line, hypotheses in zip(lines, found, strict=True):
             results[line] = hypotheses
         n_done += len(lines)

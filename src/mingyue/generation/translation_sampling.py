@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from mingyue.config import GenerateSettings
+from mingyue.generation.decoding import Decoder
 from mingyue.generation.hypotheses import Hypothesis, SourceBatch, length_penalties
 from mingyue.generation.sampling import choose_tokens, log_softmax, no_token_error
 
 if TYPE_CHECKING:
     from mingyue.config import TranslateSettings
-    from mingyue.models import EncoderDecoder
 
 
 @dataclass
@@ -32,7 +32,7 @@ class _Sample:
 
 
 def sample_translations(
-    model: EncoderDecoder, batch: SourceBatch, settings: TranslateSettings, lines: Sequence[int]
+    decoder: Decoder, batch: SourceBatch, settings: TranslateSettings, lines: Sequence[int]
 ) -> list[list[Hypothesis]]:
     """`n_best` samples for each row of the batch, in the order of their numbers.
 
@@ -47,14 +47,12 @@ def sample_translations(
         [_Sample(line, number, limit) for number in range(n_samples)]
         for line, limit in zip(lines, batch.limits, strict=True)
     ]
-    memory = batch.encode(model)
-    cache = model.new_cache(len(samples) * n_samples, capacity=max(batch.limits))
+    decoding = decoder.start(batch, n_samples, max(batch.limits))
     active = samples
     tokens = [batch.bos_id] * (len(samples) * n_samples)
     while active:
         rows = [one for text in active for one in text]
-        ids_R1 = torch.tensor(tokens, device=device)[:, None]
-        logits_RV = model.output(model.hidden(ids_R1, memory, cache=cache.step())[:, 0]).float().cpu().numpy()
+        logits_RV = decoding.step(torch.tensor(tokens, device=device)).cpu().numpy()
         logprobs_RV = log_softmax(logits_RV)
         batch.allowed.remove(logits_RV, [one.state for one in rows])
         chosen = choose_tokens(logits_RV, choice, [(one.line, one.number, len(one.ids)) for one in rows])
@@ -71,8 +69,8 @@ def sample_translations(
         staying = [i for i, text in enumerate(active) if not all(one.done for one in text)]
         if staying and len(staying) < len(active):
             kept_rows = [i * n_samples + number for i in staying for number in range(n_samples)]
-            cache.keep(kept_rows)
-            memory = memory.keep(staying)
+            decoding.keep_rows(kept_rows)
+            decoding.keep_texts(staying)
             tokens = [tokens[row] for row in kept_rows]
         active = [active[i] for i in staying]
     penalties = length_penalties(max(batch.limits), settings.length_penalty)

@@ -8,14 +8,17 @@ and `new_value_L`, which may be the same buffers. T above 1 needs R = 1.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from functools import partial
+
 import onnx
 from onnx import TensorProto
+from torch import nn
 
-from mingyue.config import ModelConfig
+from mingyue.config import ModelConfig, PartsConfig
 from mingyue.graphs.nodes import GraphWriter
 from mingyue.graphs.parts import Parts
-from mingyue.graphs.weights import Array, WeightKind, padded_angles, padded_head
+from mingyue.graphs.weights import WeightKind, padded_angles, padded_head
 from mingyue.models import DecoderOnly
 
 
@@ -24,29 +27,27 @@ def decoder_graph(model: DecoderOnly, kind: WeightKind = "fp32") -> onnx.ModelPr
     config, graph = model.config, GraphWriter()
     _declare(graph, config)
     parts = Parts(graph, config, kind)
-    x_NM = _embedded(graph, parts, config, _tables(model))
-    normed_NM = parts.norm(x_NM, "blocks.0.attention_norm") if config.norm_placement == "pre" else x_NM
-    for layer in range(config.n_layers):
-        name = f"blocks.{layer}"
-        if config.norm_placement == "pre":
-            added_NM = parts.attention(normed_NM, f"{name}.attention", layer)
-            normed_NM, x_NM = parts.added_norm(x_NM, added_NM, f"{name}.feedforward_norm")
-            added_NM = parts.feedforward(normed_NM, f"{name}.feedforward")
-            if layer + 1 < config.n_layers:
-                normed_NM, x_NM = parts.added_norm(x_NM, added_NM, f"blocks.{layer + 1}.attention_norm")
-            else:
-                x_NM = graph.node("Add", x_NM, added_NM)
-        else:
-            added_NM = parts.attention(x_NM, f"{name}.attention", layer)
-            x_NM, _ = parts.added_norm(x_NM, added_NM, f"{name}.attention_norm")
-            added_NM = parts.feedforward(x_NM, f"{name}.feedforward")
-            x_NM, _ = parts.added_norm(x_NM, added_NM, f"{name}.feedforward_norm")
+    write_tables(graph, model.positions, config)
+    graph.node("Shape", "ids", out="shape_RT")
+    x_RTM = parts.with_positions(parts.embedded("ids", "embedding", config.vocab_size), "positions", "positions")
+    x_NM = parts.stack(parts.flat(x_RTM, config.d_model), decoder_sublayers(parts, "blocks"))
     wanted_NM = graph.node("Gather", x_NM, "rows", axis=0)
     if config.final_norm:
         wanted_NM = parts.norm(wanted_NM, "final_norm")
-    output = "embedding" if config.tied_output else "output"
-    parts.linear(wanted_NM, output, config.d_model, config.vocab_size, bias=False, out="logits")
+    parts.output(wanted_NM)
     return graph.model()
+
+
+def decoder_sublayers(parts: Parts, prefix: str) -> list[tuple[str, Callable[[str], str]]]:
+    """The sub-layers of the blocks of a decoder-only model."""
+    sublayers: list[tuple[str, Callable[[str], str]]] = []
+    for layer in range(parts.config.n_layers):
+        name = f"{prefix}.{layer}"
+        sublayers += [
+            (f"{name}.attention_norm", partial(parts.attention, name=f"{name}.attention", layer=layer)),
+            (f"{name}.feedforward_norm", partial(parts.feedforward, name=f"{name}.feedforward")),
+        ]
+    return sublayers
 
 
 def _declare(graph: GraphWriter, config: ModelConfig) -> None:
@@ -64,33 +65,15 @@ def _declare(graph: GraphWriter, config: ModelConfig) -> None:
             graph.output(f"new_{name}_{layer}", TensorProto.FLOAT, shape)
 
 
-def _embedded(graph: GraphWriter, parts: Parts, config: ModelConfig, tables: dict[str, Array]) -> str:
-    """Embeddings with their positions: x_NM. Writes what rotary positions need."""
-    graph.node("Shape", "ids", out="shape_RT")
-    x_RTM = graph.node("Gather", graph.weight("embedding.weight", [config.vocab_size, config.d_model]), "ids", axis=0)
-    if config.embedding_scale:
-        scale = graph.constant("embedding_scale", np.array(np.sqrt(config.d_model), dtype=np.float32))
-        x_RTM = graph.node("Mul", x_RTM, scale)
-    if config.positions == "learned":
-        table = graph.weight("positions.table", [config.context, config.d_model])
-        x_RTM = graph.node("Add", x_RTM, graph.node("Gather", table, "positions", axis=0))
-    for name, table in tables.items():
-        graph.constant(name, table)
+def write_tables(graph: GraphWriter, positions: nn.Module, config: PartsConfig, *, pad: bool = True) -> None:
+    """Constants that are computed from the config alone, as PyTorch computes them."""
+    buffers = dict(positions.named_buffers())
     if config.positions == "sinusoidal":
-        x_RTM = graph.node("Add", x_RTM, graph.node("Gather", "sinusoids", "positions", axis=0))
-    return parts.flat(x_RTM, config.d_model)
-
-
-def _tables(model: DecoderOnly) -> dict[str, Array]:
-    """What is computed from the config alone, as PyTorch computes it."""
-    config, buffers = model.config, dict(model.positions.named_buffers())
-    if config.positions == "sinusoidal":
-        return {"sinusoids": buffers["table"].cpu().numpy()}
+        graph.constant("sinusoids", buffers["table"].cpu().contiguous().numpy())
     if config.positions == "rotary":
         half = config.d_head // 2
-        cosine_CP, sine_CP = buffers["cosine"][:, :half].cpu().numpy(), buffers["signed_sine"][:, half:].cpu().numpy()
-        return {
-            "cosine": padded_angles(config, cosine_CP, 1.0),
-            "sine": padded_angles(config, sine_CP, 0.0),
-        }
-    return {}
+        cosine_CP, sine_CP = (
+            part.cpu().contiguous().numpy() for part in (buffers["cosine"][:, :half], buffers["signed_sine"][:, half:])
+        )
+        graph.constant("cosine", padded_angles(config, cosine_CP, 1.0) if pad else cosine_CP)
+        graph.constant("sine", padded_angles(config, sine_CP, 0.0) if pad else sine_CP)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -61,7 +60,7 @@ class GraphWriter:
         """A constant that is a part of the graph; one of a name is written once."""
         if name not in self._known:
             self._known.add(name)
-            self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+            self._initializers.append(numpy_helper.from_array(value, name))
         return name
 
     def weight(self, name: str, shape: Sequence[int], kind: int = TensorProto.FLOAT) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from onnx import TensorProto
 
-from mingyue.config import ModelConfig
+from mingyue.config import ModelConfig, PartsConfig
 from mingyue.graphs.nodes import CONTRIB, GraphWriter
 from mingyue.graphs.weights import BLOCK, WeightKind, padded_epsilon, padded_head
 
@@ -15,10 +17,21 @@ from mingyue.graphs.weights import BLOCK, WeightKind, padded_epsilon, padded_hea
 class Parts:
     """Writes the parts of one model; `name`s are those of the model's modules."""
 
-    def __init__(self, graph: GraphWriter, config: ModelConfig, kind: WeightKind = "fp32") -> None:
+    def __init__(self, graph: GraphWriter, config: PartsConfig, kind: WeightKind = "fp32") -> None:
         self.graph, self.config, self.kind = graph, config, kind
         self.head = padded_head(config)
         self._row_shapes: set[str] = set()
+
+    def stack(self, x_NM: str, sublayers: Sequence[tuple[str, Callable[[str], str]]]) -> str:
+        """x_NM through sub-layers with Add & Norm: (name of the norm, what writes the sub-layer) of each."""
+        if self.config.norm_placement == "post":
+            for name, sublayer in sublayers:
+                x_NM, _ = self.added_norm(x_NM, sublayer(x_NM), name)
+            return x_NM
+        normed_NM = self.norm(x_NM, sublayers[0][0])
+        for (_, sublayer), (following, _) in pairwise(sublayers):
+            normed_NM, x_NM = self.added_norm(x_NM, sublayer(normed_NM), following)
+        return self.graph.node("Add", x_NM, sublayers[-1][1](normed_NM))
 
     def flat(self, x: str, width: int) -> str:
         """[…, width] → [N, width]."""
@@ -65,6 +78,37 @@ class Parts:
         self.graph.nodes(op, added_NM, x_NM, *gains, outputs=outputs, domain=CONTRIB, epsilon=config.norm_eps)
         return outputs[0], outputs[3]
 
+    def embedded(self, ids: str, table: str, n_ids: int) -> str:
+        """Embeddings, scaled as the config says: […, M]."""
+        weight = self.graph.weight(f"{table}.weight", [n_ids, self.config.d_model])
+        x = self.graph.node("Gather", weight, ids, axis=0)
+        if not self.config.embedding_scale:
+            return x
+        scale = self.graph.constant("embedding_scale", np.array(math.sqrt(self.config.d_model), dtype=np.float32))
+        return self.graph.node("Mul", x, scale)
+
+    def with_positions(self, x: str, positions: str, name: str) -> str:
+        """Learned or sinusoidal vectors added; other kinds of positions add nothing. `name`: of the module."""
+        config = self.config
+        if config.positions == "learned":
+            table = self.graph.weight(f"{name}.table", [config.context, config.d_model])
+        elif config.positions == "sinusoidal":
+            table = "sinusoids"
+        else:
+            return x
+        return self.graph.node("Add", x, self.graph.node("Gather", table, positions, axis=0))
+
+    def output(self, x_NM: str, *, bias: bool = False) -> str:
+        """The output layer: `logits`."""
+        config = self.config
+        if not config.tied_output:
+            return self.linear(x_NM, "output", config.d_model, config.vocab_size, bias=bias, out="logits")
+        out = None if bias else "logits"
+        logits = self.linear(x_NM, "embedding", config.d_model, config.vocab_size, bias=False, out=out)
+        if bias:
+            self.graph.node("Add", logits, self.graph.weight("output.bias", [config.vocab_size]), out="logits")
+        return "logits"
+
     def attention(self, x_NM: str, name: str, layer: int) -> str:
         """Causal self-attention on the cache of a layer (inputs `key_L`, `value_L`; outputs `new_key_L`, …)."""
         config, graph = self.config, self.graph
@@ -85,7 +129,7 @@ class Parts:
         if config.positions == "rotary":
             inputs += ["cosine", "sine"]
             attributes["do_rotary"] = 1
-        if config.window is not None:
+        if isinstance(config, ModelConfig) and config.window is not None:
             attributes["local_window_size"] = config.window
         heads_RTE, _, _ = graph.nodes(
             "GroupQueryAttention",

@@ -11,17 +11,16 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from mingyue.config import ModelConfig
+from mingyue.config import PartsConfig
 from mingyue.files import write_bytes_atomically
-from mingyue.graphs.weights import WeightKind
 from mingyue.paths import cache_folder
 
 _BUILDER = 1
 """To be raised with every change of what the builder writes."""
 
 
-def graph_key(config: ModelConfig, weights_sha256: str, kind: WeightKind, onnxruntime_version: str) -> str:
-    """The name of a graph that was checked with these weights."""
+def graph_key(config: PartsConfig, weights_sha256: str, kind: str, onnxruntime_version: str) -> str:
+    """The name of a graph that was checked with these weights. `kind`: of weights, and which graph it is."""
     parts = [_BUILDER, config.model_dump(mode="json"), weights_sha256, kind, onnxruntime_version]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 

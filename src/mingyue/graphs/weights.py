@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mingyue.config import ModelConfig
+from mingyue.config import EncoderDecoderConfig, PartsConfig
 
 Array = npt.NDArray[Any]
 WeightKind = Literal["fp32", "int8"]
@@ -24,18 +24,18 @@ BLOCK = 64
 _ZERO = 128  # int8 is stored as uint8
 
 
-def padded_head(config: ModelConfig) -> int:
+def padded_head(config: PartsConfig) -> int:
     """Width of a head in the graph."""
     step = 16 if config.positions == "rotary" else 8
     return -(-config.d_head // step) * step
 
 
-def graph_weights(config: ModelConfig, tensors: Mapping[str, Array], kind: WeightKind = "fp32") -> dict[str, Array]:
+def graph_weights(config: PartsConfig, tensors: Mapping[str, Array], kind: WeightKind = "fp32") -> dict[str, Array]:
     """The initializers of `decoder_graph`, from the tensors of the model."""
     found = _with_padded_heads(config, tensors)
     if kind == "fp32":
         return found
-    products = [name for name in found if name.startswith("blocks.") and found[name].ndim == 2]
+    products = [name for name in found if "blocks." in name and found[name].ndim == 2]
     output = "embedding" if config.tied_output else "output"
     for name in (*products, f"{output}.weight"):
         part = name.removesuffix(".weight")
@@ -43,6 +43,26 @@ def graph_weights(config: ModelConfig, tensors: Mapping[str, Array], kind: Weigh
         if name != "embedding.weight":
             del found[name]
     return found
+
+
+def weights_of_encoder(config: EncoderDecoderConfig, weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Those that `encoder_graph` reads."""
+    table = "embedding.weight" if config.source_vocab_size is None else "source_embedding.weight"
+    return {
+        name: array
+        for name, array in weights.items()
+        if name.startswith("encoder.") or _makes_memory(name) or name == table
+    }
+
+
+def weights_of_steps(weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Those that `decoder_step_graph` reads."""
+    others = ("encoder.", "source_embedding.")
+    return {name: array for name, array in weights.items() if not name.startswith(others) and not _makes_memory(name)}
+
+
+def _makes_memory(name: str) -> bool:
+    return ".cross_attention.key_" in name
 
 
 def quantised(weight_OI: Array) -> tuple[Array, Array]:
@@ -55,12 +75,13 @@ def quantised(weight_OI: Array) -> tuple[Array, Array]:
     return numbers.astype(np.uint8), scales.reshape(-1).astype(np.float32)
 
 
-def _with_padded_heads(config: ModelConfig, tensors: Mapping[str, Array]) -> dict[str, Array]:
+def _with_padded_heads(config: PartsConfig, tensors: Mapping[str, Array]) -> dict[str, Array]:
     found = {name: np.ascontiguousarray(tensor, dtype=np.float32) for name, tensor in tensors.items()}
     if padded_head(config) == config.d_head:
         return found
+    blocks = "decoder.blocks" if isinstance(config, EncoderDecoderConfig) else "blocks"
     for layer in range(config.n_layers):
-        part = f"blocks.{layer}.attention"
+        part = f"{blocks}.{layer}.attention"
         for name in (f"{part}.qkv.weight", f"{part}.qkv.bias"):
             if name in found:
                 found[name] = _padded_rows(config, found[name])
@@ -74,18 +95,18 @@ def _with_padded_heads(config: ModelConfig, tensors: Mapping[str, Array]) -> dic
     return found
 
 
-def padded_epsilon(config: ModelConfig) -> float:
+def padded_epsilon(config: PartsConfig) -> float:
     """ε of QK-norm in the graph: the mean of squares is over the padded width."""
     return config.norm_eps * config.d_head / padded_head(config)
 
 
-def padded_angles(config: ModelConfig, table_CP: Array, fill: float) -> Array:
+def padded_angles(config: PartsConfig, table_CP: Array, fill: float) -> Array:
     """A table of cosines (`fill` 1) or sines (0), [context, D/2], for the pairs of the padded head."""
     n_missing = padded_head(config) // 2 - table_CP.shape[1]
     return np.pad(table_CP, ((0, 0), (0, n_missing)), constant_values=fill).astype(np.float32)
 
 
-def _padded_rows(config: ModelConfig, rows: Array) -> Array:
+def _padded_rows(config: PartsConfig, rows: Array) -> Array:
     """[(H + 2G)·D, …] with every head padded; queries and keys as they are rotated, values at the end."""
     rest = rows.shape[1:]
     heads = np.moveaxis(rows.reshape(-1, config.d_head, *rest), 1, -1)  # […, D]
@@ -96,7 +117,7 @@ def _padded_rows(config: ModelConfig, rows: Array) -> Array:
     return np.ascontiguousarray(joined.reshape(-1, *rest))
 
 
-def _padded(config: ModelConfig, heads: Array, *, halves: bool) -> Array:
+def _padded(config: PartsConfig, heads: Array, *, halves: bool) -> Array:
     """[…, D] → […, padded D]; with `halves` each half of the pairs is padded at its own end."""
     width, wide = config.d_head, padded_head(config)
     found = np.zeros((*heads.shape[:-1], wide), dtype=np.float32)

@@ -28,7 +28,6 @@ from mingyue.nn.blocks import (
 )
 from mingyue.nn.cache import Cache, CacheStep, MemoryKV
 from mingyue.nn.feedforward import FeedForward, SwiGLU, make_feedforward
-from mingyue.nn.inference import for_inference
 from mingyue.nn.norm import make_norm
 from mingyue.nn.positions import (
     LearnedPositions,
@@ -73,7 +72,6 @@ __all__ = [
     "chunk_of",
     "chunked_window_attention",
     "explicit_attention",
-    "for_inference",
     "fused_attention",
     "make_feedforward",
     "make_norm",

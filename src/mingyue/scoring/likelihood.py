@@ -18,14 +18,17 @@ from torch import Tensor
 
 from mingyue.errors import GenerationError
 from mingyue.generation.evaluating import evaluating
+from mingyue.generation.sampling import log_softmax
 from mingyue.reprs import facts_html
 from mingyue.words import tr
 
 if TYPE_CHECKING:
+    from mingyue.generation import Backend
     from mingyue.models import DecoderOnly
     from mingyue.text import Tokenizer
 
 _MAX_TOKENS = 1 << 13  # per forward pass (at least one window)
+_PIECE = 256  # tokens that a back end reads at once
 _MAX_LOGITS = 1 << 24  # computed at once: 64 MB
 
 
@@ -96,9 +99,15 @@ class Score:
 
 
 def score(
-    model: DecoderOnly, tokenizer: Tokenizer, text: str, *, starts_with_bos: bool, stride: int | None = None
+    model: DecoderOnly,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    starts_with_bos: bool,
+    stride: int | None = None,
+    backend: Backend | None = None,
 ) -> Score:
-    """Score a text. `stride` is from 1 to the context (default: half of it).
+    """Score a text. `stride` is from 1 to the context (default: half of it). `backend` computes it, if one is given.
 
     With `starts_with_bos`, BOS precedes the text and the first token is scored too; without, the first token is only
     read. Raises `GenerationError` for an empty text, a stride out of range, ids outside the vocabulary, or a model
@@ -110,7 +119,7 @@ def score(
     if not ids:
         raise GenerationError(tr("there is nothing to score: the text is empty"))
     inputs = [tokenizer.bos_id, *ids] if starts_with_bos else ids
-    logprobs = token_logprobs(model, inputs, stride=stride)
+    logprobs = token_logprobs(model, inputs, stride=stride, backend=backend)
     per_token = logprobs if starts_with_bos else [None, *logprobs]
     n_bytes = len(text.encode("utf-8")) - (0 if starts_with_bos else len(tokenizer.token_bytes(ids[0])))
     return Score(
@@ -140,7 +149,9 @@ def window_starts(n_targets: int, context: int, stride: int) -> list[tuple[int, 
     return starts
 
 
-def token_logprobs(model: DecoderOnly, ids: Sequence[int], *, stride: int | None = None) -> list[float]:
+def token_logprobs(
+    model: DecoderOnly, ids: Sequence[int], *, stride: int | None = None, backend: Backend | None = None
+) -> list[float]:
     """log P (natural) of each of `ids` but the first, given those before it, in windows as in `score`.
 
     Computed in evaluation mode; the mode of the model stays as it is. Raises `GenerationError` as `score` does.
@@ -161,17 +172,39 @@ def token_logprobs(model: DecoderOnly, ids: Sequence[int], *, stride: int | None
             advice=tr("The tokenizer does not belong to this model."),
         )
     starts = window_starts(len(ids) - 1, context, stride)
+    if backend is not None:
+        return _checked([value for start in starts for value in _score_window(backend, ids, start)])
     n_rows = max(1, _MAX_TOKENS // min(context, len(ids)))
     ids_T = torch.tensor(ids, device=model.embedding.weight.device)
     with evaluating(model), torch.inference_mode():
         found = [_score_windows(model, ids_T, starts[at : at + n_rows]) for at in range(0, len(starts), n_rows)]
-    logprobs = [value for part in found for value in part.tolist()]
+    return _checked([value for part in found for value in part.tolist()])
+
+
+def _checked(logprobs: list[float]) -> list[float]:
     if any(math.isnan(value) for value in logprobs):
         raise GenerationError(
             tr("the model's output is NaN"),
             advice=tr("Its weights are damaged, or it was saved after training diverged: use an earlier checkpoint."),
         )
     return logprobs
+
+
+def _score_window(backend: Backend, ids: Sequence[int], start: tuple[int, int]) -> list[float]:
+    """log P of the new targets of one window."""
+    first_input, first_target = start
+    length = min(backend.context, len(ids) - 1)
+    backend.reserve(1, length)
+    found: list[float] = []
+    for at in range(0, length, _PIECE):
+        piece = ids[first_input + at : first_input + min(at + _PIECE, length)]
+        last_target = first_input + at + len(piece)  # target t is the token after input t
+        logits_TV = backend.read(0, at, piece, logits=last_target > first_target)
+        if logits_TV is not None:
+            logprobs_TV = log_softmax(logits_TV)
+            for offset in range(max(0, first_target - first_input - at), len(piece)):
+                found.append(float(logprobs_TV[offset, ids[first_input + at + offset + 1]]))
+    return found
 
 
 def _score_windows(model: DecoderOnly, ids_T: Tensor, starts: Sequence[tuple[int, int]]) -> Tensor:
