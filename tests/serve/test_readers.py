@@ -240,3 +240,4 @@ def test_the_time_to_drain_ends(process):
             rest += piece
         assert b"the server is stopping" in rest[-400:]  # the reader learns why its text ends
         assert server.wait(20) == 0
+        assert "Requests in progress: 1." in server.stderr.read()
