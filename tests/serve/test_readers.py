@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +16,10 @@ import time
 import httpx
 import pytest
 
+from mingyue.config import ServeSettings
+from mingyue.serve import Catalog
+from mingyue.serve.backend import Backend, ClientGoneError
+from mingyue.serve.errors import ApiError
 from mingyue.serve.mailbox import Channel, Mailbox
 
 PATH = "/v1/completions"
@@ -106,8 +112,6 @@ def test_a_reader_that_takes_nothing_is_disconnected(alone):
 
 
 def test_a_mailbox_keeps_the_order_and_its_limit():
-    import asyncio
-
     async def main() -> None:
         mailbox = Mailbox(asyncio.get_running_loop())
         channel, full = Channel(mailbox, 100_000), Channel(mailbox, 3)
@@ -130,6 +134,43 @@ def test_a_mailbox_keeps_the_order_and_its_limit():
         (only,) = await full.take()
         assert "3 tokens behind" in str(only[1])
         full.deliver(1, ValueError())
+
+    asyncio.run(main())
+
+
+class Reader:
+    """A client that goes away after a moment."""
+
+    async def receive(self):
+        await asyncio.sleep(0.05)
+        return {"type": "http.disconnect"}
+
+
+def test_a_call_whose_client_is_gone_ends_and_frees_the_worker():
+    ended = threading.Event()
+
+    def endless(progress):
+        try:
+            while True:
+                progress(0, 1)
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    async def main() -> None:
+        backend = Backend(Catalog({}), ServeSettings(max_calls=2))
+        with pytest.raises(ClientGoneError):
+            await backend.call(Reader(), endless)
+        assert await asyncio.to_thread(ended.wait, 5)
+        for _ in range(3):  # the worker is free, and so is the queue
+            with contextlib.suppress(ClientGoneError):
+                assert await backend.call(Reader(), lambda _: 5) == 5
+        slow = [asyncio.ensure_future(backend.call(Reader(), lambda _: time.sleep(0.2))) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(ApiError, match="2 calls wait"):
+            await backend.call(Reader(), lambda _: 5)
+        await asyncio.gather(*slow, return_exceptions=True)
+        backend.close(0.0)
 
     asyncio.run(main())
 
@@ -199,3 +240,4 @@ def test_the_time_to_drain_ends(process):
             rest += piece
         assert b"the server is stopping" in rest[-400:]  # the reader learns why its text ends
         assert server.wait(20) == 0
+        assert "Requests in progress: 1." in server.stderr.read()

@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from mingyue import api
+from mingyue.config import ServeSettings
 from mingyue.errors import BundleError
+from mingyue.serve import Catalog, Server
 from mingyue.serve.chat_template import template_of
 from mingyue.serve.views import VIEWS
+from mingyue.training import Observer
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "明月"}]
@@ -398,3 +401,57 @@ def test_models_health_version_and_metrics(client, ask):
     assert float(lines['mingyue_requests_total{path="/v1/completions",status="200"}']) >= 1
     assert float(lines['mingyue_texts_running{model="plain"}']) == 0
     assert float(lines['mingyue_cache_used_bytes{model="plain"}']) == 0
+
+
+# --- a run
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A short run on a text, watched."""
+    place = tmp_path_factory.mktemp("run")
+    (place / "poems.txt").write_text("床前明月光，疑是地上霜。举头望明月，低头思故乡。\n" * 60, encoding="utf-8")
+    sizes = {
+        "steps": 4,
+        "depth": 1,
+        "d_model": 16,
+        "context": 16,
+        "batch_tokens": 64,
+        "tokenizer": "char",
+        "threads": 1,
+    }
+    api.train(str(place / "poems.txt"), out=str(place / "poems"), watch="床前明月光", observer=Observer(), **sizes)
+    return place / "poems"
+
+
+def test_a_run_with_its_log_curves_and_views(run_folder, folders, tmp_path):
+    settings = ServeSettings(port=0, threads=1, device="cpu", cache_gib=0.05)
+    server = Server(Catalog.open([run_folder], settings), settings)
+    with server.running() as url, httpx.Client(base_url=url, timeout=60) as client:
+        (run,) = client.get("/api/runs").json()
+        assert run["model"] == "poems" and run["is_run"] and run["ended"] and run["step"] == 4
+        events = client.get("/api/runs/poems/metrics").json()
+        assert len(events) == run["events"] and events[-1]["event"] == "end"
+        assert client.get("/api/runs/poems/metrics", params={"after": len(events) - 1}).json() == events[-1:]
+        assert client.get("/api/runs/poems/metrics", params={"after": 10**6}).json() == []
+        assert client.get("/api/runs/poems/metrics", params={"after": -1}).status_code == 400
+        curves = client.get("/api/runs/poems/curves").json()
+        assert curves["name"] == "poems" and curves["training_loss"]["steps_N"]
+        for view, body in (("curve", {}), ("film", {}), ("contexts", {"text": "床前明月", "tokens": 500})):
+            answer = client.post(f"/api/inspect/{view}", json=body)
+            assert answer.status_code == 200 and answer.json()["arrays"], answer.text
+        older = client.post("/api/inspect/lens", json={"text": "床前", "step": 0})
+        assert older.status_code in (200, 400)
+        text = client.get("/api/runs").text + client.get("/openapi.json").text + client.get("/v1/models").text
+        assert str(run_folder.parent) not in text
+
+
+def test_the_name_of_a_run_is_that_of_its_folder_or_of_a_link(run_folder, tmp_path):
+    link = tmp_path / "moon"
+    link.symlink_to(run_folder)
+    settings = ServeSettings(port=0, threads=1, device="cpu", cache_gib=0.05)
+    catalog = Catalog.open([run_folder / "model", link], settings)
+    try:
+        assert list(catalog.models) == ["poems", "moon"]
+    finally:
+        catalog.close(0.0)

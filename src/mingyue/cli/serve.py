@@ -61,4 +61,4 @@ def serve(
     if settings.host not in ("127.0.0.1", "::1", "localhost") and settings.api_key is None:
         print_note(tr("Everyone who reaches this address can use the server: there is no --api-key."))
     write(tr("Serving {names} at {url}. Stop with Ctrl-C.\n", ", ".join(catalog.models), server.url))
-    server.run(lambda n: print_note(tr("Stopping: {n} requests are in progress. Press Ctrl-C again to end now.", n)))
+    server.run(lambda n: print_note(tr("Stopping. Requests in progress: {n}. Press Ctrl-C again to end now.", n)))

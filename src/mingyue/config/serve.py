@@ -55,8 +55,8 @@ class ServeSettings(Settings):
     device: str | None = None
     """cpu, cuda or mps [default: best available]."""
     backend: Literal["torch", "onnxruntime"] | None = None
-    """What generates with decoder-only models [default: onnxruntime on CPUs where it can compute the model]."""
+    """What computes the models [default: onnxruntime on CPUs, if installed; else torch]."""
     weights: Literal["fp32", "int8"] = "fp32"
-    """Numbers of the weights of decoder-only models: int8 is faster, less exact, and needs onnxruntime."""
+    """Numbers of the weights: int8 is faster, less exact, and needs onnxruntime."""
     keep_alive_seconds: Count = 15
     """Time for which an idle connection is kept open, in seconds."""

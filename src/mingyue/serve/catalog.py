@@ -6,9 +6,8 @@ import hashlib
 import json
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,6 @@ class Catalog:
     """Every model that is served."""
 
     models: Mapping[str, Generator | ServedTranslator]
-    started: float = field(default_factory=time.time)
 
     @classmethod
     def open(cls, folders: Sequence[str | Path], settings: ServeSettings) -> Catalog:
@@ -93,9 +91,15 @@ class Catalog:
                 tr("--language-pair: there is no model {name}", unknown[0]),
                 advice=tr("The models are {names}.", ", ".join(names)),
             )
-        models = {name: _load(name, path, settings, pairs) for name, path in zip(names, paths, strict=True)}
+        models: dict[str, Generator | ServedTranslator] = {}
         catalog = cls(models)
-        catalog.check_languages()
+        try:
+            for name, path in zip(names, paths, strict=True):
+                models[name] = _load(name, path, settings, pairs)
+            catalog.check_languages()
+        except BaseException:
+            catalog.close(0.0)
+            raise
         return catalog
 
     def check_languages(self) -> None:
@@ -162,17 +166,10 @@ def name_of(path: Path) -> str:
 def _load(
     name: str, path: Path, settings: ServeSettings, pairs: Mapping[str, tuple[str, str]]
 ) -> Generator | ServedTranslator:
-    model: api.Model | api.Translator
-    if api.translates(path):
-        model = api.load_translator(path, device=settings.device, threads=settings.threads)
-    else:
-        model = api.load(
-            path,
-            device=settings.device,
-            threads=settings.threads,
-            backend=settings.backend,
-            weights=settings.weights,
-        )
+    load = api.load_translator if api.translates(path) else api.load
+    model = load(
+        path, device=settings.device, threads=settings.threads, backend=settings.backend, weights=settings.weights
+    )
     known = (name, path, int(path.stat().st_mtime), _fingerprint(model.training, model.tokenizer.fingerprint))
     if isinstance(model, api.Translator):
         return ServedTranslator(*known, model, *pairs.get(name, _languages(name)))

@@ -95,6 +95,8 @@ class Server:
         """Refuse new requests, wait for those in progress, and end."""
         backend, loop = self.backend, asyncio.get_running_loop()
         backend.draining = True
+        if backend.in_progress:
+            self._uvicorn.told(backend.in_progress)
         until = loop.time() + backend.settings.drain_seconds
         while backend.in_progress and loop.time() < until:
             await asyncio.sleep(_LOOK_SECONDS)
