@@ -302,7 +302,7 @@ def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:
     if tokenizer.vocab_size > vocab_size:
         raise BundleError(
             tr(
-                "{folder}: {name} has {vocab_size} ids, config.json says {vocab_size_2}",
+                "{folder}: {name} has {vocab_size} ids, config.json says {wanted}",
                 folder,
                 name,
                 tokenizer.vocab_size,
@@ -317,7 +317,7 @@ def _check_vocabulary(what: str, tokenizer: Tokenizer, vocab_size: int) -> None:
     if tokenizer.vocab_size > vocab_size:
         raise BundleError(
             tr(
-                "{what} has {vocab_size} ids, the model only {vocab_size_2}: they do not belong together",
+                "{what} has {vocab_size} ids, the model only {wanted}: they do not belong together",
                 what,
                 tokenizer.vocab_size,
                 vocab_size,

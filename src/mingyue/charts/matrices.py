@@ -85,7 +85,7 @@ class _MatrixImage(Chart):
             return self.note
         drawn = (min(rows, self.side), min(columns, self.side))
         averaging = tr(
-            "Drawn with {drawn} × {drawn_2} cells, each the mean of its part of the {rows} × {columns} values.",
+            "Drawn with {drawn} × {drawn_columns} cells, each the mean of its part of the {rows} × {columns} values.",
             drawn[0],
             drawn[1],
             rows,

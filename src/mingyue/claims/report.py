@@ -61,7 +61,7 @@ def check_folder(folder: Path) -> None:
     for name in (PAGE, *_MARKDOWN.values()):
         if (folder / name).exists() and not (folder / FIGURES).is_dir():
             raise SettingsError(
-                tr("{folder} is there, and {folder_2} is not the folder of a report", folder / name, folder),
+                tr("{folder} is there, and {parent} is not the folder of a report", folder / name, folder),
                 advice=tr("Choose another folder."),
             )
 

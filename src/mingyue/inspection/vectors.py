@@ -133,7 +133,7 @@ def _no_plane(view: VectorsView) -> Words | None:
     if different < 3:
         return tr("No PCA: two different vectors lie on a line, and their cosine says all.")
     if float(view.explained_2[1]) < _LEAST_SHARE:
-        return tr("No PCA: the final vectors lie on a line ({explained_2:.1%} of their variance).", view.explained_2[0])
+        return tr("No PCA: the final vectors lie on a line ({share:.1%} of their variance).", view.explained_2[0])
     return None
 
 
