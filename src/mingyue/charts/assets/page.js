@@ -30,8 +30,14 @@ function themed(part) {
   return Object.fromEntries(Object.entries(part).map(([name, one]) => [name, TEXTS.has(name) ? one : themed(one)]));
 }
 
-// Names below the x axis: side by side, in a few lines, or slanted with room at the left for the first.
+// Names below the x axis: side by side, in a few lines, or slanted with room at the left for the first. Numbers there
+// do not touch: some are left out on a narrow page, and the last one has room at the right.
 function fitted(spec, width) {
+  for (const { encoding } of spec.layer) {
+    if (encoding?.x?.type !== "quantitative") continue;
+    Object.assign(encoding.x.axis, { labelOverlap: "greedy", labelSeparation: 6 });
+    spec.padding = { left: 5, right: 14, top: 5, bottom: 5 };
+  }
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = `12px ${FONT}`;
   const wide = (text) => pen.measureText(text).width;
