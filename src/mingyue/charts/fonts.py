@@ -33,6 +33,14 @@ def display_width(text: str) -> int:
     )
 
 
+def drawn_width(text: str) -> int:
+    """Columns that a text takes in an image: ⏎, ␇, … and Greek or Cyrillic letters may be as wide as Chinese there.
+
+    They are in the monospaced fonts with Chinese characters; only ␣ is not.
+    """
+    return display_width(text) + sum(c >= "\u0370" and c != "␣" and display_width(c) == 1 for c in text)
+
+
 def wrap(text: str, columns: int) -> list[str]:
     """Lines of at most `columns` columns, broken at spaces or between Chinese characters."""
     lines = list[str]()
