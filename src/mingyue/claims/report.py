@@ -16,6 +16,7 @@ from mingyue.claims.summary import (
     command_of,
     correction_of,
     counts,
+    machine_of,
     numbers_table,
     reason_of,
     text_of,
@@ -152,7 +153,7 @@ class _Entry:
             size=text_of("sizes", result.size),
             seed=result.seed,
             seconds=result.seconds,
-            machine=result.machine,
+            machine=machine_of(result),
         )
         said = {"again": Words(again.en.rstrip(), again.zh.rstrip())}
         if self.claim is not None:
