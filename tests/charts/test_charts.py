@@ -151,6 +151,14 @@ def test_whole_numbers_stand_as_whole_numbers_on_the_axis():
     assert axis["values"] == [0, 1, 2] and axis["format"] == ",d"
 
 
+def test_the_name_of_a_column_is_not_shown_to_readers():
+    """Where an axis had no title, a tooltip in Chinese had the English name of its column."""
+    for made in (LineChart, BarChart):
+        spec = made("", ROWS, x="d.k", y="v[0]", series="how").spec()
+        titles = [one["title"] for layer in spec["layer"] for one in layer["encoding"].get("tooltip", [])]
+        assert len(titles) == 3 and set(titles) == {" "}
+
+
 def test_a_column_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"row 0 of the chart has no column 'nothing'; it has d\.k"):
         line(y="nothing")

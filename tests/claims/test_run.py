@@ -6,6 +6,7 @@ import ast
 import json
 import math
 import os
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +192,12 @@ def test_units_and_the_machine_are_said_in_the_language_of_the_reader():
         words = machine_of(replace(result(), machine=machine))
         assert words.en == machine and said in words.zh and "cores" not in words.zh
     assert machine_of(replace(result(), machine="a machine")).zh == "a machine"
+
+
+def test_a_unit_has_one_name_in_chinese():
+    """V5: nat and nats stood side by side."""
+    texts = Path(running.__file__).parent.rglob("*.zh.toml")
+    assert [path.name for path in texts if re.search(r"\bnats\b(?! =)", path.read_text(encoding="utf-8"))] == []
 
 
 def test_every_unit_of_a_claim_has_its_chinese():
