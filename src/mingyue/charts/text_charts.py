@@ -212,8 +212,9 @@ class WordGrid(_ColouredText):
 
     def _column_width(self, number: int) -> int:
         """Of a column of the table, in pixels: as wide as its widest text, within limits."""
-        texts = [self.column_labels[number], *(row[number].text for row in self.cells)]
-        return min(_CELL_COLUMNS, max([3, *(drawn_width(visible(text)) + 1 for text in texts)])) * _COLUMN
+        texts = [visible(text) for text in (self.column_labels[number], *(row[number].text for row in self.cells))]
+        widths = [max(display_width(text) + 1, drawn_width(text)) for text in texts]
+        return min(_CELL_COLUMNS, max([3, *widths])) * _COLUMN
 
     def _label_box(self, label: str, x: int, y: int, right: int) -> dict[str, Any]:
         return self._box(TextMark(label), truncate(visible(label), (right - x) // _COLUMN), x, y, right)

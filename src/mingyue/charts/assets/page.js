@@ -31,11 +31,11 @@ function themed(part) {
 }
 
 // Names below the x axis: side by side, in a few lines, or slanted with room at the left for the first. Numbers there
-// do not touch: some are left out on a narrow page, and the last one has room at the right.
+// do not touch: some are left out on a narrow page, as is the last one where it has no room.
 function fitted(spec, width) {
   for (const { encoding } of spec.layer) {
     if (encoding?.x?.type !== "quantitative") continue;
-    Object.assign(encoding.x.axis, { labelOverlap: "greedy", labelSeparation: 6 });
+    Object.assign(encoding.x.axis, { labelOverlap: "greedy", labelSeparation: 6, labelBound: 12 });
     spec.padding = { left: 5, right: 14, top: 5, bottom: 5 };
   }
   const pen = document.createElement("canvas").getContext("2d");
