@@ -390,10 +390,12 @@ def test_nothing_is_clipped_on_a_phone_or_a_screen(width, dark, tmp_path):
     listed = TextTable(
         "list", ["number", "a", "b", "c", "list"], [["1", "2", "3", "4", "one 98.6%, two 1.3%, three 0.002%, 4 0.01%"]]
     )
-    steps = [{"x": 50_000 * n + 1, "y": n} for n in range(45)]
+    ends = (3.95, 605.0, 700_000.0, 2_200_000, 9_100_000)  # of axes: the last number may stick out, or touch another
+    steps = [[{"x": round(end * n / 44, 3), "y": n} for n in range(45)] for end in ends]
     parts = [
         LineChart("lines", **plot), BarChart("bars", **plot), film(), wide, listed,
-        LineChart("many digits", steps, x="x", y="y"),
+        *(LineChart("steps", one, x="x", y="y", y_title="loss") for one in steps),
+        *(LineChart("whole", [row | {"x": int(row["x"])} for row in one], x="x", y="y") for one in steps),
         MatrixChart("matrix", np.eye(60), row_labels=tokens, column_labels=tokens),
         WordGrid("words", [[TextMark(one, 0.5) for one in tokens]], row_labels=["r"], column_labels=tokens, low=0,
                  high=1),
