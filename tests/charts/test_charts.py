@@ -123,6 +123,12 @@ def test_bars_keep_the_order_of_rows_and_have_error_bars():
     assert {"bar", "rule", "tick"} <= marks_of(spec)
 
 
+def test_names_below_bars_are_slanted_only_where_they_do_not_touch():
+    for count, angle in ((3, 0), (12, -35), (26, -35), (27, -90), (40, -90)):
+        rows = [{"x": f"a name {n:02}" if angle else str(n), "y": n} for n in range(count)]
+        assert BarChart("", rows, x="x", y="y").spec()["layer"][0]["encoding"]["x"]["axis"]["labelAngle"] == angle
+
+
 def test_what_a_logarithmic_axis_cannot_show_is_left_out_and_bands_end_above_zero():
     rows = [{"x": 0, "y": 1.0, "l": 1, "h": 2}, {"x": 1, "y": 0.0, "l": 1, "h": 2}, {"x": 2, "y": 3.0, "l": -1, "h": 4}]
     values = LineChart("", rows, x="x", y="y", low="l", high="h", log_x=True, log_y=True).spec()["data"]["values"]

@@ -362,6 +362,13 @@ setTimeout(() => {{
           found.push(`${{text}} touches ${{other}}`);
     }});
   }}
+  for (const axis of inside.querySelectorAll(".role-axis-label")) {{
+    const slanted = Array.from(axis.querySelectorAll("text"), (text) => text.getAttribute("transform"))
+      .filter((one) => one.includes("rotate(-35")).map((one) => Number(/translate.([-.0-9]+)/.exec(one)[1]));
+    slanted.slice(1).forEach((x, n) => {{
+      if (x - slanted[n] < 20) found.push(`slanted names at ${{slanted[n]}} and ${{x}}`);
+    }});
+  }}
   for (const title of inside.querySelectorAll(".thumbs thead th")) {{
     const area = inside.createRange();
     area.selectNodeContents(title);
@@ -390,10 +397,12 @@ def test_nothing_is_clipped_on_a_phone_or_a_screen(width, dark, tmp_path):
     listed = TextTable(
         "list", ["number", "a", "b", "c", "list"], [["1", "2", "3", "4", "one 98.6%, two 1.3%, three 0.002%, 4 0.01%"]]
     )
+    chinese, english = [f"{one}城" for one in "东西南北中山江海石林雨云雪风花月星"], [f"city {n}" for n in range(17)]
     ends = (3.95, 605.0, 700_000.0, 2_200_000, 9_100_000)  # of axes: the last number may stick out, or touch another
     steps = [[{"x": round(end * n / 44, 3), "y": n} for n in range(45)] for end in ends]
     parts = [
         LineChart("lines", **plot), BarChart("bars", **plot), film(), wide, listed,
+        *(BarChart("names", [{"x": name, "y": 1} for name in names], x="x", y="y") for names in (chinese, english)),
         *(LineChart("steps", one, x="x", y="y", y_title="loss") for one in steps),
         *(LineChart("whole", [row | {"x": int(row["x"])} for row in one], x="x", y="y") for one in steps),
         MatrixChart("matrix", np.eye(60), row_labels=tokens, column_labels=tokens),

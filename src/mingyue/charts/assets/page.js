@@ -20,6 +20,8 @@ function drawVega(holder, spec) {
   return show();
 }
 
+const SLANTED = 21;  // pixels between slanted names that do not touch
+
 const TEXTS = new Set(["data", "text", "title", "domain", "labelExpr", "values"]);
 
 function themed(part) {
@@ -43,16 +45,17 @@ function fitted(spec, width) {
   const wide = (text) => pen.measureText(text).width;
   const names = [...new Set(spec.data.values.map((row) => String(row.x)))];
   const rules = spec.layer.some((layer) => layer.encoding?.x?.value === "width");
-  const band = (width - (rules ? 160 : 70)) / Math.max(1, names.length), room = band - 6;
+  const band = (width - (rules ? 160 : 70)) / Math.max(1, names.length);
+  const room = Math.max(band - 6, Math.min(band - 2, 13));  // in a narrow band at least a Chinese character
   const lines = names.map((name) => brokenLines(name, room, wide));
   const flat = lines.every((one) => one.length <= 4 && one.every((line) => wide(line) <= room));
   for (const { encoding } of spec.layer) {
     const axis = encoding?.x?.type === "nominal" && encoding.x.axis;
     if (!axis) continue;
-    axis.labelAngle = flat ? 0 : -35;
+    axis.labelAngle = flat ? 0 : band < SLANTED ? -90 : -35;
     const texts = Object.fromEntries(names.map((name, n) => [name, lines[n].length > 1 ? lines[n] : name]));
     if (flat) Object.assign(axis, { labelExpr: `(${JSON.stringify(texts)})[datum.label]`, labelLineHeight: 13 });
-    else spec.padding = { left: 5 + Math.max(0, ...names.map((name, n) => wide(name) * 0.82 - band * (n + 0.5) - 50)), right: 5, top: 5, bottom: 5 };
+    else if (band >= SLANTED) spec.padding = { left: 5 + Math.max(0, ...names.map((name, n) => wide(name) * 0.82 - band * (n + 0.5) - 50)), right: 5, top: 5, bottom: 5 };
   }
   return spec;
 }
