@@ -357,8 +357,9 @@ setTimeout(() => {{
       .filter(([text, one]) => text && one.getAttribute("opacity") !== "0")
       .map(([text, one]) => [text, one.getBoundingClientRect()]).filter(([, box]) => box.width);
     ticks.forEach(([text, one], n) => {{
+      const gap = /^[0-9.,]+$/.test(text) ? 2 : -1;  // letters have room of their own
       for (const [other, box] of ticks.slice(n + 1))
-        if (Math.abs(one.top - box.top) < 1 && one.left < box.right + 2 && box.left < one.right + 2)
+        if (Math.abs(one.top - box.top) < 1 && one.left < box.right + gap && box.left < one.right + gap)
           found.push(`${{text}} touches ${{other}}`);
     }});
   }}
@@ -369,6 +370,9 @@ setTimeout(() => {{
       if (x - slanted[n] < 20) found.push(`slanted names at ${{slanted[n]}} and ${{x}}`);
     }});
   }}
+  for (const text of inside.querySelectorAll(".role-axis-label text"))
+    if (/城/.test(text.textContent) && /rotate/.test(text.getAttribute("transform")))
+      found.push(`${{text.textContent}} lies on its side`);
   for (const title of inside.querySelectorAll(".thumbs thead th")) {{
     const area = inside.createRange();
     area.selectNodeContents(title);
@@ -402,7 +406,8 @@ def test_nothing_is_clipped_on_a_phone_or_a_screen(width, dark, tmp_path):
     steps = [[{"x": round(end * n / 44, 3), "y": n} for n in range(45)] for end in ends]
     parts = [
         LineChart("lines", **plot), BarChart("bars", **plot), film(), wide, listed,
-        *(BarChart("names", [{"x": name, "y": 1} for name in names], x="x", y="y") for names in (chinese, english)),
+        *(BarChart("names", [{"x": name, "y": 1} for name in names], x="x", y="y", rules=[(0.5, "平均猜测")])
+          for names in (chinese, english)),
         *(LineChart("steps", one, x="x", y="y", y_title="loss") for one in steps),
         *(LineChart("whole", [row | {"x": int(row["x"])} for row in one], x="x", y="y") for one in steps),
         MatrixChart("matrix", np.eye(60), row_labels=tokens, column_labels=tokens),

@@ -44,9 +44,9 @@ function fitted(spec, width) {
   pen.font = `12px ${FONT}`;
   const wide = (text) => pen.measureText(text).width;
   const names = [...new Set(spec.data.values.map((row) => String(row.x)))];
-  const rules = spec.layer.some((layer) => layer.encoding?.x?.value === "width");
-  const band = (width - (rules ? 160 : 70)) / Math.max(1, names.length);
-  const room = Math.max(band - 6, Math.min(band - 2, 13));  // in a narrow band at least a Chinese character
+  const beside = spec.layer.flatMap(({ encoding }) => (encoding?.x?.value === "width" ? encoding.text.value : []));
+  const band = (width - 70 - Math.max(0, ...beside.map(wide))) / Math.max(1, names.length);
+  const room = Math.max(band - 6, Math.min(band - 1, 13));  // in a narrow band at least a Chinese character
   const lines = names.map((name) => brokenLines(name, room, wide));
   const flat = lines.every((one) => one.length <= 4 && one.every((line) => wide(line) <= room));
   for (const { encoding } of spec.layer) {
