@@ -11,7 +11,7 @@ from pathlib import Path
 from mingyue.claims.registry import find, written
 from mingyue.claims.report import load_results
 from mingyue.claims.result import Result
-from mingyue.claims.summary import reason_of, text_of, verdict_of
+from mingyue.claims.summary import machine_of, reason_of, text_of, verdict_of
 from mingyue.files import write_text_atomically
 from mingyue.words import Language, Words
 
@@ -30,7 +30,7 @@ COLUMNS = Words("| claim | size, seed | verdict | measured |", "| 论断 | 规�
 
 def page(results: list[Result], language: Language) -> str:
     """The page in one language."""
-    machines = sorted({result.machine for result in results if result.machine})
+    machines = sorted({machine_of(result).of(language) for result in results if result.machine})
     lines = [TITLE.of(language), "", LINKS.of(language), "", ABOUT.of(language), "", *machines, ""]
     lines += [COLUMNS.of(language), "|--|--|--|--|"]
     order = {name: number for number, name in enumerate(written())}

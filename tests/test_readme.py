@@ -88,9 +88,9 @@ def test_the_request_of_the_readme_has_an_answer_of_its_form(tmp_path: Path, mon
     ).groups()
     name, value = header.split(": ")
     command = [sys.executable, "-m", *shlex.split(start), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, encoding="utf-8") as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8") as server:
         try:
-            address = re.search(r"http://127\.0\.0\.1:\d+", next(server.stderr))[0]
+            address = re.search(r"http://127\.0\.0\.1:\d+", next(server.stdout))[0]
             asked = urllib.request.Request(address + where, body.encode(), {name: value})
             with urllib.request.urlopen(asked, timeout=60) as answer:
                 found = json.load(answer)

@@ -37,6 +37,9 @@ def test_cpu_in_fp32_with_the_threads_asked_for():
     with runtime.applied():
         assert torch.get_num_threads() == 1
     assert runtime.describe() == "cpu, float32, 1 thread"
+    assert runtime.describe().zh == "cpu，float32，1 个线程"
+    assert runtime.describe(measured=False) == "cpu, float32, threads to be measured"
+    assert runtime.describe(measured=False).zh == "cpu，float32，线程数待测"
 
 
 @pytest.mark.parametrize("threads", [0, -3])
@@ -209,6 +212,7 @@ def test_each_process_of_a_machine_takes_its_share_of_the_cores(monkeypatch):
     runtime = choose_runtime("cpu")
     assert (runtime.threads, runtime.rank, runtime.world_size) == (2, 1, 6)
     assert "2 threads in each of 6 processes" in runtime.describe()
+    assert runtime.describe().zh == "cpu，float32，2 个线程（6 个进程各自）"
     assert choose_runtime("cpu", threads=5).threads == 5
 
 

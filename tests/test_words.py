@@ -51,6 +51,12 @@ def test_a_text_that_the_dictionary_lacks_stays_english(monkeypatch):
     assert tr("a {b}", 1).of("zh") == "a 1"
 
 
+def test_names_of_values_say_what_they_are():
+    """A translator reads them: `{shape_2}` says less than `{config_shape}`."""
+    numbered = re.compile(r"\{\w+_\d+[}:!]")
+    assert [text for text in words.dictionary() if numbered.search(text)] == []
+
+
 def test_without_values_braces_are_text():
     assert tr("a {b}") == "a {b}" and tr("a {b}").of("zh") == "a {b}"
 

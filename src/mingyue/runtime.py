@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mingyue.errors import SettingsError
-from mingyue.words import tr
+from mingyue.words import Words, joined, tr
 
 if TYPE_CHECKING:
     import torch
@@ -82,14 +82,19 @@ class Runtime:
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
 
-    def describe(self) -> str:
-        """One line for the user: device, number format, threads, processes."""
-        name = str(self.dtype).removeprefix("torch.")
-        one = self.threads == 1
-        threads = tr(", 1 thread") if one else tr(", {threads} threads", self.threads)
-        threads = threads if self.device.type == "cpu" else ""
-        several = tr(" in each of {world_size} processes", self.world_size) if self.world_size > 1 else ""
-        return f"{self.device}, {name}" + threads + several
+    def describe(self, *, measured: bool = True) -> Words:
+        """One line for the user: device, number format, threads, processes.
+
+        Without `measured` the number of threads is still to be measured.
+        """
+        parts: list[str] = [str(self.device), str(self.dtype).removeprefix("torch.")]
+        if not measured:
+            parts.append(tr("threads to be measured"))
+        elif self.device.type == "cpu":
+            parts.append(tr("1 thread") if self.threads == 1 else tr("{threads} threads", self.threads))
+        words = joined(parts, en=", ", zh="，")
+        several = self.world_size > 1
+        return tr("{words} in each of {world_size} processes", words, self.world_size) if several else words
 
 
 @dataclass(frozen=True)

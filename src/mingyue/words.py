@@ -88,6 +88,11 @@ def joined(parts: Sequence[str], *, en: str = " ", zh: str = "") -> Words:
     return Words(en.join(parts), lambda: zh.join(in_language(part, "zh") for part in parts))
 
 
+def sentences(parts: Sequence[str], language: Language) -> str:
+    """Sentences one after another in one language, without the empty ones."""
+    return joined([part for part in parts if part]).of(language)
+
+
 def stacked(lines: Sequence[str]) -> Words:
     """Lines one below another."""
     return joined(lines, en="\n", zh="\n")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import base64
 import io
+import itertools
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -121,6 +123,12 @@ def test_bars_keep_the_order_of_rows_and_have_error_bars():
     assert {"bar", "rule", "tick"} <= marks_of(spec)
 
 
+def test_names_below_bars_are_slanted_only_where_they_do_not_touch():
+    for count, angle in ((3, 0), (12, -35), (26, -35), (27, -90), (40, -90)):
+        rows = [{"x": f"a name {n:02}" if angle else str(n), "y": n} for n in range(count)]
+        assert BarChart("", rows, x="x", y="y").spec()["layer"][0]["encoding"]["x"]["axis"]["labelAngle"] == angle
+
+
 def test_what_a_logarithmic_axis_cannot_show_is_left_out_and_bands_end_above_zero():
     rows = [{"x": 0, "y": 1.0, "l": 1, "h": 2}, {"x": 1, "y": 0.0, "l": 1, "h": 2}, {"x": 2, "y": 3.0, "l": -1, "h": 4}]
     values = LineChart("", rows, x="x", y="y", low="l", high="h", log_x=True, log_y=True).spec()["data"]["values"]
@@ -147,6 +155,14 @@ def test_whole_numbers_stand_as_whole_numbers_on_the_axis():
     rows = [{"layer": layer, "y": 1.0} for layer in range(3)]
     axis = LineChart("", rows, x="layer", y="y").spec()["layer"][0]["encoding"]["x"]["axis"]
     assert axis["values"] == [0, 1, 2] and axis["format"] == ",d"
+
+
+def test_the_name_of_a_column_is_not_shown_to_readers():
+    """Where an axis had no title, a tooltip in Chinese had the English name of its column."""
+    for made in (LineChart, BarChart):
+        spec = made("", ROWS, x="d.k", y="v[0]", series="how").spec()
+        titles = [one["title"] for layer in spec["layer"] for one in layer["encoding"].get("tooltip", [])]
+        assert len(titles) == 3 and set(titles) == {" "}
 
 
 def test_a_column_that_is_not_there_is_named():
@@ -286,7 +302,8 @@ def test_chinese_is_drawn_with_glyphs_of_its_own():
 
 def test_a_missing_chinese_font_is_told_only_where_it_matters(monkeypatch):
     monkeypatch.setattr(render, "chinese_font", lambda: None)
-    assert "fonts-noto-cjk" in render.notes_on_fonts(line(x_title="宽度").spec())[0]
+    (note,) = render.notes_on_fonts(line(x_title="宽度").spec())
+    assert "fonts-noto-cjk" in note and "汉字" in note.zh
     assert render.notes_on_fonts(line().spec()) == []
 
 
@@ -332,6 +349,44 @@ def test_lines_are_broken_at_spaces_or_between_chinese_characters():
     assert fonts.wrap("床前明月光疑是地上霜", 10) == ["床前明月光", "疑是地上霜"]
     assert fonts.wrap("", 8) == []
     assert " ".join(fonts.wrap("a b c d e f", 3)) == "a b c d e f"
+
+
+@pytest.mark.parametrize("symbol", "⏎␇…√“α月")
+def test_boxes_of_coloured_text_are_as_wide_as_its_symbols_are_drawn(symbol):
+    """In the monospaced fonts with Chinese, many symbols are as wide as Chinese: ⏎ stuck out of its box."""
+    assert fonts.drawn_width(f"a{symbol}␣") == 4
+    boxes = {}
+    for text in ("ab", symbol):
+        values = TextChart("", [TextMark(text, 0.5)], low=0, high=1).spec()["layer"][0]["data"]["values"]
+        boxes[text] = values[0]["x2"] - values[0]["x"]
+    assert boxes[symbol] == boxes["ab"]
+
+
+def test_text_without_colours_has_no_colour_scale():
+    """A scale from 0 to 1 stood above numbers of which none was coloured."""
+    for value in (None, 0.5):
+        mark = TextMark("a", value)
+        grid = WordGrid("", [[mark, TextMark("b")]], row_labels=["r"], column_labels=["x", "y"], low=0, high=1)
+        for chart in (grid, TextChart("", [mark, TextMark("b")], low=0, high=1)):
+            assert ("gradientLength" in json.dumps(chart.spec())) == (value is not None)
+            assert ('class="ramp"' in chart.html()) == (value is not None)
+
+
+@pytest.mark.parametrize("high", [0.0087, 0.025, 0.1, 0.18, 0.25, 0.5, 0.52, 1.0, 8.0])
+def test_numbers_of_a_colour_scale_do_not_touch(high):
+    """0.2 and 0.25 were drawn as 0.20.25."""
+    chart = TextChart("", [TextMark("a", high / 2)], low=0, high=high, legend="scale")
+    drawn = ElementTree.fromstring(render.svg(render.stacked([chart])))
+    labels = []
+    for group in drawn.iterfind(".//{*}g"):
+        if "role-legend-label" in group.get("class", ""):
+            for text in group.iterfind(".//{*}text"):
+                x = float(re.search(r"translate\(([\d.]+)", text.get("transform"))[1])  # type: ignore[index]
+                width = 6.7 * len(text.text or "")
+                start = {"start": 0.0, "middle": width / 2, "end": width}[text.get("text-anchor", "start")]
+                labels.append((x - start, x - start + width))
+    assert len(labels) > 2
+    assert all(one[1] + 3 < other[0] for one, other in itertools.pairwise(labels)), labels
 
 
 def test_long_labels_are_cut_to_their_columns():

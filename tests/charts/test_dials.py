@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mingyue.charts import Dial, DialGrid, Hand, write_charts
+from mingyue.charts import Dial, DialGrid, Hand, colours, markup, write_charts
 
 
 def grid() -> DialGrid:
@@ -35,6 +35,19 @@ def test_both_forms_draw_each_hand_and_each_text(tmp_path):
     write_charts(tmp_path / "dials.svg", [grid()], title="Dials")
     assert (tmp_path / "dials.svg").read_text(encoding="utf-8").count("<svg") == 1
     assert grid().to_dict()["data"][1][0]["hands"] == [{"x": 1.0, "y": 0.0, "series": "query"}]
+
+
+def test_hands_and_their_names_have_the_colours_of_dark_pages():
+    """V9: they kept the dark blue of light pages."""
+    html = grid().html()
+    for name in ("key", "query"):
+        light = colours.SERIES[("key", "query").index(name)]
+        dark = colours.DARK[light]
+        assert re.search(f'<line [^>]*style="--dark:{dark}" stroke="{light}"', html)
+        assert re.search(f'<text [^>]*style="--dark:{dark}" fill="{light}">▬ {name}', html)
+    assert {".hand { stroke: var(--dark); }", ".of-dial { fill: var(--dark); }"} <= {
+        line.strip() for line in markup.asset("page.css").splitlines()
+    }
 
 
 def test_labels_that_do_not_fit_are_an_error():

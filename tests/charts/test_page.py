@@ -254,9 +254,30 @@ def test_one_language_has_no_switch(tmp_path):
     assert "图与词" in page.text and "Maps" not in page.text
 
 
-def test_numbers_stand_at_the_right(written):
-    cells = [a for tag, a in Reader(written).elements if tag == "td" and a.get("class") == "number"]
-    assert len(cells) == 2, "one cell of one column, in both languages"
+def test_numbers_and_their_headings_stand_at_the_right(written):
+    cells = [tag for tag, a in Reader(written).elements if a.get("class") == "number"]
+    assert cells == ["th", "td"] * 2, "one cell of one column, in both languages"
+
+
+def test_matrices_of_a_section_share_a_scale_on_a_page(tmp_path):
+    """V3: images had one scale for one picture, pages had several."""
+    matrices = [
+        MatrixChart(name, np.array([[low, high]]), row_labels=["r"], column_labels=["a", "b"], diverging=True)
+        for name, low, high in (("one", -0.01, 0.015), ("two", -0.27, 0.1))
+    ]
+    write_charts(tmp_path / "p.html", matrices, title="two", language="en")
+    page = (tmp_path / "p.html").read_text("utf-8")
+    assert re.findall(r'"low":([-.\d]+),"high":([-.\d]+)', page) == [("-0.27", "0.27")] * 2
+
+
+def test_a_note_stands_once_in_a_section(tmp_path):
+    note = "Said of the picture and of its numbers."
+    chart = WordGrid("w", [[TextMark("a")]], row_labels=["r"], column_labels=["c"], low=0, high=1, note=note)
+    tables = [TextTable(name, [], [["1"]], note=said) for name, said in (("t", note), ("u", "both"), ("v", "both"))]
+    write_charts(tmp_path / "p.html", [chart], title="notes", tables=tables, language="en")
+    page = (tmp_path / "p.html").read_text("utf-8")
+    assert page.count(note) == 1 and page.index(note) < page.index(">t<"), "below the chart"
+    assert page.count(">both<") == 1 and page.index(">both<") > page.index(">v<"), "below the last table"
 
 
 def test_the_vega_scripts_are_there_once_and_only_where_a_chart_needs_them(written, tmp_path):
@@ -328,10 +349,38 @@ setTimeout(() => {{
   for (const drawing of inside.querySelectorAll("svg")) {{
     const all = drawing.getBoundingClientRect();
     for (const text of drawing.querySelectorAll("text")) {{
+      if (text.getAttribute("opacity") === "0") continue;  // left out by Vega
       const box = text.getBoundingClientRect();
       if (box.width && (box.left < all.left - 1 || box.right > all.right + 1)) found.push(text.textContent);
     }}
+    const ticks = Array.from(drawing.querySelectorAll(".role-axis-label text"), (one) => [one.textContent, one])
+      .filter(([text, one]) => text && one.getAttribute("opacity") !== "0")
+      .map(([text, one]) => [text, one.getBoundingClientRect()]).filter(([, box]) => box.width);
+    ticks.forEach(([text, one], n) => {{
+      const gap = /^[0-9.,]+$/.test(text) ? 2 : -1;  // letters have room of their own
+      for (const [other, box] of ticks.slice(n + 1))
+        if (Math.abs(one.top - box.top) < 1 && one.left < box.right + gap && box.left < one.right + gap)
+          found.push(`${{text}} touches ${{other}}`);
+    }});
   }}
+  for (const axis of inside.querySelectorAll(".role-axis-label")) {{
+    const slanted = Array.from(axis.querySelectorAll("text"), (text) => text.getAttribute("transform"))
+      .filter((one) => one.includes("rotate(-35")).map((one) => Number(/translate.([-.0-9]+)/.exec(one)[1]));
+    slanted.slice(1).forEach((x, n) => {{
+      if (x - slanted[n] < 20) found.push(`slanted names at ${{slanted[n]}} and ${{x}}`);
+    }});
+  }}
+  for (const text of inside.querySelectorAll(".role-axis-label text"))
+    if (/城/.test(text.textContent) && /rotate/.test(text.getAttribute("transform")))
+      found.push(`${{text.textContent}} lies on its side`);
+  for (const title of inside.querySelectorAll(".thumbs thead th")) {{
+    const area = inside.createRange();
+    area.selectNodeContents(title);
+    const text = area.getBoundingClientRect(), box = title.getBoundingClientRect();
+    if (text.width > box.width - 2) found.push(`the title ${{title.textContent}} fills its column`);
+  }}
+  for (const cell of inside.querySelectorAll(".table td"))
+    if (cell.offsetHeight > 120) found.push(`${{cell.offsetHeight}} pixels high: ${{cell.textContent}}`);
   const drawn = inside.querySelectorAll("canvas, svg").length;
   const colour = inside.defaultView.getComputedStyle(inside.body).backgroundColor;
   document.querySelector("pre").textContent = JSON.stringify({{ found, drawn, colour }});
@@ -349,11 +398,23 @@ def test_nothing_is_clipped_on_a_phone_or_a_screen(width, dark, tmp_path):
     plot = {"rows": rows, "x": "x", "y": "y", "series": "s", "rules": [(2.5, "a rule with quite a long label")]}
     tokens = [f"token{number}" for number in range(60)]
     wide = TextTable("wide", [f"column {n}" for n in range(20)], [["a cell of some words"] * 20])
+    listed = TextTable(
+        "list", ["number", "a", "b", "c", "list"], [["1", "2", "3", "4", "one 98.6%, two 1.3%, three 0.002%, 4 0.01%"]]
+    )
+    chinese, english = [f"{one}城" for one in "东西南北中山江海石林雨云雪风花月星"], [f"city {n}" for n in range(17)]
+    ends = (3.95, 605.0, 700_000.0, 2_200_000, 9_100_000)  # of axes: the last number may stick out, or touch another
+    steps = [[{"x": round(end * n / 44, 3), "y": n} for n in range(45)] for end in ends]
     parts = [
-        LineChart("lines", **plot), BarChart("bars", **plot), film(), wide,
+        LineChart("lines", **plot), BarChart("bars", **plot), film(), wide, listed,
+        *(BarChart("names", [{"x": name, "y": 1} for name in names], x="x", y="y", rules=[(0.5, "平均猜测")])
+          for names in (chinese, english)),
+        *(LineChart("steps", one, x="x", y="y", y_title="loss") for one in steps),
+        *(LineChart("whole", [row | {"x": int(row["x"])} for row in one], x="x", y="y") for one in steps),
         MatrixChart("matrix", np.eye(60), row_labels=tokens, column_labels=tokens),
         WordGrid("words", [[TextMark(one, 0.5) for one in tokens]], row_labels=["r"], column_labels=tokens, low=0,
                  high=1),
+        MatrixGrid("few", np.zeros((2, 8, 30, 30)), row_titles=["layer 0", "layer 1"],
+                   column_titles=[f"head {n}" for n in range(8)], row_labels=tokens[:30], column_labels=tokens[:30]),
         MatrixGrid("grid", np.zeros((12, 16, 3, 3)), row_titles=tokens[:12], column_titles=tokens[:16],
                    row_labels="abc", column_labels="abc"),
     ]  # fmt: skip

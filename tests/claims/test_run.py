@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +18,8 @@ from mingyue.claims import run as running
 from mingyue.claims.claim import Finding, Measurement, Number, Trial
 from mingyue.claims.registry import GROUPS, NAMES, find, group_of, written
 from mingyue.claims.result import Result
-from mingyue.claims.run import run_claim, run_claims
-from mingyue.claims.summary import command_of, counts, number_text
+from mingyue.claims.run import describe_machine, run_claim, run_claims
+from mingyue.claims.summary import command_of, counts, machine_of, number_text
 from mingyue.errors import DataError, SettingsError
 from mingyue.words import Words
 
@@ -177,6 +179,40 @@ def test_no_workers_are_refused():
 )
 def test_numbers_are_told_with_their_interval(number, text):
     assert number_text(number) == text
+
+
+def test_units_and_the_machine_are_said_in_the_language_of_the_reader():
+    """Tables in Chinese had `1,234 steps` and `one thread a claim`."""
+    units = {"nats": "nat", "steps": "步", "tokens": "个 token", "bytes": "字节", "×": "×", "": ""}
+    for unit, chinese in units.items():
+        assert number_text(Number.exact(2.0, unit), "zh") == f"2 {chinese}".rstrip()
+        assert number_text(Number.exact(2.0, unit), "en") == f"2 {unit}".rstrip()
+    for threads, said in ((1, "每条论断 1 个线程；Python"), (2, "每条论断 2 个线程；Python")):
+        machine = describe_machine("2.0", threads)
+        words = machine_of(replace(result(), machine=machine))
+        assert words.en == machine and said in words.zh and "cores" not in words.zh
+    assert machine_of(replace(result(), machine="a machine")).zh == "a machine"
+
+
+def test_a_unit_has_one_name_in_chinese():
+    """V5: nat and nats stood side by side."""
+    texts = Path(running.__file__).parent.rglob("*.zh.toml")
+    assert [path.name for path in texts if re.search(r"\bnats\b(?! =)", path.read_text(encoding="utf-8"))] == []
+
+
+def test_every_unit_of_a_claim_has_its_chinese():
+    """In every call such as `Number.exact(steps, "steps")`."""
+    made = {"exact", "mean", "share", "median", "largest"}
+    calls = [
+        node
+        for path in Path(running.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in made
+    ]
+    last = [call.args[-1].value for call in calls if call.args and isinstance(call.args[-1], ast.Constant)]
+    units = {value for value in last if isinstance(value, str) and value.isascii() and value not in ("MiB", "d_model")}
+    assert {"nats", "steps", "tokens"} <= units
+    assert {unit for unit in units if number_text(Number.exact(2.0, unit), "zh").endswith(f" {unit}")} == set()
 
 
 def test_counts_are_honest():

@@ -60,6 +60,35 @@ def texts_of(view, language):
     return json.dumps([tables, charts], ensure_ascii=False, default=str)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_chinese_has_its_own_punctuation_in_every_view(read, kind):
+    """Texts put together from pieces had the colons, commas, quotes and spaces of English between Chinese."""
+    for name, view in all_views(*read(kind)).items():
+        charts = [*view.charts("zh"), *view.pictures("zh")]
+        said = [chart.caption for chart in charts] + [chart.title for chart in charts]
+        said += [text for chart in charts for text in strings(chart.spec())]
+        for table in view.tables("zh"):
+            said += [table.title, table.note, *table.columns, *(cell for row in table.rows for cell in row)]
+        for text in said:
+            told = re.sub("`[^`]*`|[abcdefghxij] (?=[abcdefghxij])", "", text)
+            assert not re.search(r"[\u4e00-\u9fff] ?[:,;]( |$)|[\u4e00-\u9fff]['\"]|[，。、；：！？）] (?!\[)", told), (
+                name,
+                text,
+            )
+
+
+def strings(part):
+    """Every text in a spec."""
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, dict):
+        for one in part.values():
+            yield from strings(one)
+    elif isinstance(part, list):
+        for one in part:
+            yield from strings(one)
+
+
 def _column(table, *names):
     """The cells under one of these headings."""
     number = next(at for at, name in enumerate(table.columns) if name in names)

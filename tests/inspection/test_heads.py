@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.head_labels import PartHeads
 from mingyue.inspection.head_patterns import Probe, Scores, masks, random_probe, score_patterns
 from mingyue.inspection.head_tables import CLEAR, FEWEST_TOKENS, Measured, heads_table
-from mingyue.inspection.heads import heads_view
+from mingyue.inspection.heads import HeadsView, heads_view
 from mingyue.inspection.interventions import edited_logits, switch_off
 from mingyue.inspection.parts import attention_part, attention_parts
 from mingyue.nn import Taps
@@ -432,6 +433,20 @@ def test_only_changes_clear_of_their_error_are_coloured_and_marked(known, known_
         (r, c) for r, row in enumerate(worth.cells) for c, mark in enumerate(row) if mark.value is not None
     } == clear
     assert worth.low == 0
+
+
+def test_changes_of_the_loss_have_one_scale_in_all_kinds_of_attention(lively_pairs):
+    """V3: +0.008 of one kind was darker than +0.064 of another."""
+    view = heads_view(lively_pairs(), probes=[("abcdefgh", "hgfedcba")])
+    sizes = dict(zip(("encoder", "decoder", "cross"), (0.004, 0.5, -0.7), strict=True))
+    parts = tuple(
+        replace(part, zero_LH=np.full(part.shape, sizes[part.part]), zero_error_LH=np.full(part.shape, 0.0001))
+        for part in view.parts
+    )
+    measured = Measured(1.0, FEWEST_TOKENS, Words("", ""))
+    charts = HeadsView(parts, measured).charts()[1::2]
+    assert [chart.high for chart in charts] == [0.5] * 3
+    assert HeadsView(parts, replace(measured, tokens=1)).charts()[1].high == 1.0, "nothing is coloured"
 
 
 def test_held_out_texts_stand_in_where_none_is_given(lively):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from mingyue.charts.side_labels import shown
 from mingyue.errors import GenerationError
 from mingyue.inspection import Subject
 from mingyue.inspection.tokens import occurrences
@@ -180,6 +181,23 @@ def test_a_word_may_be_a_part_of_a_token():
     (spot,) = occurrences(tokenizer, ids, "at")
     assert spot.last == len(ids) - 1
     assert spot.first == spot.last
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["abcdefghwijklmnop", "w", "wabcdefghijklm", "abcdefghijklmw"],
+        ["abcdefxyzuvwxyzabcdefgh", "xyzuvwxyz"],
+    ],
+)
+def test_the_labels_of_matrices_hold_the_word(lively, texts):
+    """Labels of 16 columns ended before the word that they are about."""
+    word = "w" if "w" in texts else "xyzuvwxyz"
+    view = vectors_view(lively(), word, texts)
+    for chart in view.charts("en")[1:3]:
+        drawn = shown(chart.row_labels)
+        assert len(set(drawn)) == len(view.labels_N)
+        assert all(f"[{word}]" in label for label in drawn)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -339,8 +340,9 @@ def view_command(name: str) -> Command:
 
     Raises `SettingsError` for a name that is not a view.
     """
-    known = name.isidentifier() and (Path(__file__).parents[1] / "inspection" / f"{name}.py").is_file()
-    command = getattr(import_module(f"mingyue.inspection.{name}"), "COMMAND", None) if known else None
+    module = f"mingyue.inspection.{name}"
+    known = name.isidentifier() and find_spec(module) is not None
+    command = getattr(import_module(module), "COMMAND", None) if known else None
     if command is None:
         raise SettingsError(tr("there is no view {name!r}", name), advice=tr("`mingyue inspect` lists the views."))
     return command

@@ -279,7 +279,7 @@ def _check_counts(sources: Sequence[str], targets: Sequence[str]) -> None:
     if len(sources) != len(targets):
         raise DataError(
             tr(
-                "{n_sources:,} source texts and {n_targets:,} targets: number {n_sources_2:,} has no partner",
+                "{n_sources:,} source texts and {n_targets:,} targets: number {number:,} has no partner",
                 len(sources),
                 len(targets),
                 min(len(sources), len(targets)) + 1,

@@ -167,7 +167,7 @@ def check_vocabulary(what: str, tokenizer: Tokenizer, vocab_size: int) -> None:
     if tokenizer.vocab_size > vocab_size:
         raise BundleError(
             tr(
-                "{what} has {vocab_size} ids, the model only {vocab_size_2}: they do not belong together",
+                "{what} has {vocab_size} ids, the model only {wanted}: they do not belong together",
                 what,
                 tokenizer.vocab_size,
                 vocab_size,

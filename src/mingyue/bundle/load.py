@@ -208,7 +208,7 @@ def _read_tokenizer(folder: Path, name: str, vocab_size: int) -> Tokenizer:
     if tokenizer.vocab_size > vocab_size:
         raise BundleError(
             tr(
-                "{folder}: {name} has {vocab_size} ids, config.json says {vocab_size_2}",
+                "{folder}: {name} has {vocab_size} ids, config.json says {wanted}",
                 folder,
                 name,
                 tokenizer.vocab_size,

@@ -13,6 +13,7 @@ from mingyue.charts import markup
 from mingyue.charts.chart import Chart, TextMark
 from mingyue.charts.markup import visible, visible_ends
 from mingyue.charts.matrices import MatrixGrid, to_base64
+from mingyue.words import Language, sentences
 
 FRAMES_OF_A_PICTURE = 6
 """Steps that an image shows, evenly spaced."""
@@ -57,6 +58,8 @@ class AttentionFilm(Chart):
     word_rows: Sequence[str]
     averaged: str = ""
     """Sentence in the caption of an image, where heads are averaged for lack of space."""
+    language: Language = "en"
+    """Language of the sentences that an image adds."""
 
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite spec: a few steps as rows, with the maps of the last part side by side."""
@@ -73,13 +76,13 @@ class AttentionFilm(Chart):
         else:
             maps = [one.bytes_NMTS / 255 for one in shown]
         if n_layers * n_heads <= _MOST_COLUMNS:
-            names = [f"{row}, {column}" for row in names for column in self.column_titles[-1]]
+            names = [f"{row} · {column}" for row in names for column in self.column_titles[-1]]
             maps = [one.reshape(1, n_layers * n_heads, *one.shape[2:]) for one in maps]
         else:
             maps = [one.mean(axis=1)[None] for one in maps]
             note.append(self.averaged)
         grid = MatrixGrid(
-            f"{self.title}: {self.part_titles[-1]}",
+            f"{self.title} · {self.part_titles[-1]}",
             np.concatenate(maps),
             row_titles=[step.label.split(" · ")[0] for step in chosen],
             column_titles=names,
@@ -87,7 +90,8 @@ class AttentionFilm(Chart):
             column_labels=columns,
             low=0.0,
             high=1.0,
-            note=" ".join(filter(None, note)),
+            note=sentences(note, self.language),
+            language=self.language,
         )
         return grid.spec()
 

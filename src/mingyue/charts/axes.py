@@ -12,6 +12,7 @@ from mingyue.charts.fonts import display_width
 WIDTH, HEIGHT = 560, 300
 """Of the plotting area, in pixels."""
 _MOST_NAMES = 40  # labels of an axis; of more, some are left out
+_SLANTED = 21  # pixels between slanted names that do not touch
 _MOST_TICKS = 10  # up to this many values of x each have a tick
 
 
@@ -49,10 +50,11 @@ def quantitative_x(alt: Any, values: Sequence[Any], title: str, *, log: bool) ->
 
 
 def nominal_x(alt: Any, values: Sequence[Any], title: str) -> Any:  # noqa: ANN401
-    """An x axis of names in the order of rows, slanted where they would overlap."""
+    """An x axis of names in the order of rows, slanted where they would overlap, or upright."""
     names = list(dict.fromkeys(str(value) for value in values))
     widest = max((display_width(name) for name in names), default=0) * 6.2
-    angle = 0 if widest < WIDTH / max(1, len(names)) else -35
+    band = WIDTH / max(1, len(names))
+    angle = 0 if widest < band else -35 if band >= _SLANTED else -90
     axis = alt.Axis(labelAngle=angle, labelLimit=220, labelOverlap=len(names) > _MOST_NAMES)
     return alt.X("x:N", title=title or None, sort=None, axis=axis)
 

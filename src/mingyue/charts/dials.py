@@ -39,6 +39,11 @@ class _Stroke(NamedTuple):
     y2: float
     colour: str
 
+    @property
+    def dark(self) -> str:
+        """On a dark page."""
+        return colours.DARK.get(self.colour, self.colour)
+
 
 class _Label(NamedTuple):
     x: float
@@ -52,6 +57,11 @@ class _Label(NamedTuple):
     def page_colour(self) -> str:
         """On a page: that of its text, light or dark, where it is not that of a series."""
         return "currentColor" if self.colour == _INK else self.colour
+
+    @property
+    def dark(self) -> str:
+        """The same on a dark page."""
+        return "currentColor" if self.colour == _INK else colours.DARK.get(self.colour, self.colour)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,18 @@ def display_width(text: str) -> int:
     )
 
 
+def drawn_width(text: str) -> int:
+    """Columns that a text takes in an image, where ⏎, ␇, … and all ambiguous characters may be as wide as Chinese.
+
+    They are in the monospaced fonts with Chinese characters; only ␣ is not.
+    """
+    return display_width(text) + sum(
+        c != "␣" and ("\u2300" <= c <= "\u243f" or unicodedata.east_asian_width(c) == "A")
+        for c in text
+        if display_width(c) == 1
+    )
+
+
 def wrap(text: str, columns: int) -> list[str]:
     """Lines of at most `columns` columns, broken at spaces or between Chinese characters."""
     lines = list[str]()

@@ -19,7 +19,7 @@ from mingyue.charts.chart import Chart
 from mingyue.charts.matrix_images import image_spec
 from mingyue.charts.side_labels import FONT_SIZE, LINE, Mark, column_marks, column_room, mark, row_marks, widest
 from mingyue.charts.vega import CONFIG, heading
-from mingyue.words import Language, tr
+from mingyue.words import Language, sentences, tr
 
 MOST_CELLS_A_SIDE = 512
 """Larger matrices are averaged down to this, as their caption states."""
@@ -85,13 +85,13 @@ class _MatrixImage(Chart):
             return self.note
         drawn = (min(rows, self.side), min(columns, self.side))
         averaging = tr(
-            "Drawn with {drawn} × {drawn_2} cells, each the mean of its part of the {rows} × {columns} values.",
+            "Drawn with {drawn} × {drawn_columns} cells, each the mean of its part of the {rows} × {columns} values.",
             drawn[0],
             drawn[1],
             rows,
             columns,
         ).of(self.language)
-        return f"{self.note} {averaging}" if self.note else averaging
+        return sentences([self.note, averaging], self.language)
 
     def _cells(self, side: int) -> NDArray[np.uint8]:
         """The values as bytes of the colour scale, averaged down to at most `side` cells a side."""

@@ -73,8 +73,10 @@ def page(
     """
     if not languages:
         raise ValueError("a page needs a language")
+    sections = [
+        replace(one, parts={key: _noted_once(one_scale(parts)) for key, parts in one.parts.items()}) for one in sections
+    ]
     bodies = [_body(title, sections, language, (intro or {}).get(language, "")) for language in languages]
-    sections = [replace(one, parts={key: one_scale(parts) for key, parts in one.parts.items()}) for one in sections]
     parts = [part for section in sections for language in languages for part in section.parts.get(language, ())]
     needs_vega = any(map(_needs_vega, parts))
     scripts = [_palettes() + markup.asset("matrix.js")]
@@ -93,6 +95,19 @@ def page_of_charts(charts: Sequence[Chart], *, title: str, tables: Sequence[Text
     """A page of charts and tables in one language."""
     section = Section(Words("", ""), {language: [*charts, *tables]})
     return page(title=Words(title, title), sections=[section], languages=[language])
+
+
+def _noted_once(parts: Sequence[Part]) -> list[Part]:
+    """The parts of a section, each note once: tables lack those of a chart, or of a later table."""
+    said = {part.caption for part in parts if isinstance(part, Chart)}
+    kept = list[Part]()
+    for part in reversed(parts):
+        if isinstance(part, TextTable):
+            kept.append(replace(part, note="") if part.note in said else part)
+            said.add(part.note)
+        else:
+            kept.append(part)
+    return kept[::-1]
 
 
 def _palettes() -> str:

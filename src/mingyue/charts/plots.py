@@ -167,8 +167,8 @@ class Plot(Chart):
     def _tooltip(self, alt: Any) -> list[Any]:  # noqa: ANN401
         lines = [] if self.series is None else [alt.Tooltip("s:N", title=" ")]
         kind = "Q" if self._x_is_quantitative() else "N"
-        lines.append(alt.Tooltip(f"x:{kind}", title=_in_expression(self.x_title or self.x)))
-        lines.append(alt.Tooltip("y:Q", title=_in_expression(self.y_title or self.y), format=".4~g"))
+        lines.append(alt.Tooltip(f"x:{kind}", title=_in_expression(self.x_title or " ")))
+        lines.append(alt.Tooltip("y:Q", title=_in_expression(self.y_title or " "), format=".4~g"))
         return lines
 
 

@@ -13,7 +13,7 @@ from mingyue.charts.matrices import one_scale
 from mingyue.charts.table_chart import TableChart
 from mingyue.charts.vega import CONFIG, drawable, import_converter
 from mingyue.errors import SettingsError
-from mingyue.words import TextTable, tr
+from mingyue.words import TextTable, Words, tr
 
 _SCALE = 2.0  # pixels of a PNG for each pixel of the spec
 
@@ -49,13 +49,15 @@ def svg(spec: Mapping[str, Any]) -> str:
     return str(_converter().vegalite_to_svg(dict(spec), allowed_base_urls=[]))
 
 
-def notes_on_fonts(spec: Mapping[str, Any]) -> list[str]:
+def notes_on_fonts(spec: Mapping[str, Any]) -> list[Words]:
     """A note for the user where the image has Chinese characters and this machine has no font with them."""
     if chinese_font() is not None or not has_chinese(json.dumps(spec, ensure_ascii=False)):
         return []
     return [
-        "No font with Chinese characters was found: they will be missing in the picture. Install one "
-        "(Debian, Ubuntu: apt install fonts-noto-cjk), or write an .html page, which uses the fonts of the browser."
+        tr(
+            "No font with Chinese characters was found: they will be missing in the picture. Install one (Debian, "
+            "Ubuntu: apt install fonts-noto-cjk), or write an .html page, which uses the fonts of the browser."
+        )
     ]
 
 

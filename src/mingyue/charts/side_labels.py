@@ -17,7 +17,8 @@ FONT_SIZE, LINE = 12, 13
 """Of a label, in pixels: its letters, and the room of a line."""
 _LETTER = 6.5  # width of a column of text at that size
 _GAP = 4  # between neighbours
-_COLUMNS = 16  # a longer label is cut
+LABEL_COLUMNS = 16
+"""A longer label is cut."""
 Mark = dict[str, Any]
 """A text of the picture: `text` (lines), x, y, angle, align, baseline, size, grey."""
 
@@ -29,7 +30,7 @@ def text_width(text: str, size: int = FONT_SIZE) -> float:
 
 def shown(labels: Sequence[str]) -> list[str]:
     """Labels as they are drawn: spaces and line ends visible, long ones cut."""
-    return [truncate(visible_ends(label), _COLUMNS) for label in labels]
+    return [truncate(visible_ends(label), LABEL_COLUMNS) for label in labels]
 
 
 def widest(labels: Sequence[str], size: int = FONT_SIZE) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -11,7 +13,7 @@ import numpy as np
 
 from mingyue.charts import colours, markup
 from mingyue.charts.chart import Chart, TextMark
-from mingyue.charts.fonts import MONO_STACK, display_width, truncate
+from mingyue.charts.fonts import MONO_STACK, display_width, drawn_width, truncate
 from mingyue.charts.markup import visible
 from mingyue.charts.vega import CONFIG, colour_legend, heading, pixels
 
@@ -21,6 +23,7 @@ _MOST_LINES = 400
 _CELL_COLUMNS = 14
 _PAGE = 900  # pixels of a page on a screen of 1280, less its margins
 _PAGE_LETTER, _PAGE_CELL = 8.5, (34, 190)  # on a page: width of a column of text; least and most of a cell
+_SCALE_LENGTH = 260  # of the colour scale, in pixels: room for seven numbers of four digits
 _PLAIN = "#444444"  # colour of text without a value
 
 
@@ -36,6 +39,15 @@ class _ColouredText(Chart):
     """A further sentence below the note on a page, about its interactive features."""
 
     kind: ClassVar[str]
+
+    @abstractmethod
+    def shown_marks(self) -> Iterator[TextMark]:
+        """All marks."""
+
+    @property
+    def is_coloured(self) -> bool:
+        """Whether any mark has a value; without colours there is no scale to explain."""
+        return any(mark.value is not None for mark in self.shown_marks())
 
     def colours_of(self, mark: TextMark) -> tuple[str, str]:
         """Background and text colour of a mark with a value."""
@@ -68,8 +80,8 @@ class _ColouredText(Chart):
         text = {"mark": {"type": "text", "fontSize": 14, "font": MONO_STACK, "align": {"expr": "datum.align"}},
                 "encoding": {"x": pixels("mx"), "y": pixels("my"), "text": {"field": "text", "type": "nominal"},
                              "color": {"field": "ink", **raw}}}  # fmt: skip
-        legend = {"title": self.legend or None, "orient": "top", "gradientLength": 160, "gradientThickness": 10,
-                  "direction": "horizontal", "tickCount": 4}  # fmt: skip
+        legend = {"title": self.legend or None, "orient": "top", "gradientLength": _SCALE_LENGTH,
+                  "gradientThickness": 10, "direction": "horizontal", "tickCount": 4}  # fmt: skip
         scale = {
             "data": {"values": [{"v": self.low}, {"v": self.high}]},
             "mark": {"type": "point", "opacity": 0},
@@ -78,7 +90,7 @@ class _ColouredText(Chart):
         return {
             "width": width,
             "height": height,
-            "layer": [{"data": {"values": list(boxes)}, "layer": [box, text]}, scale],
+            "layer": [{"data": {"values": list(boxes)}, "layer": [box, text]}, *([scale] if self.is_coloured else [])],
             "resolve": {"scale": {"color": "independent"}},
             "title": heading(self),
             "config": CONFIG,
@@ -93,12 +105,16 @@ class TextChart(_ColouredText):
 
     kind = "text"
 
+    def shown_marks(self) -> Iterator[TextMark]:
+        """All pieces."""
+        return iter(self.marks)
+
     def spec(self) -> dict[str, Any]:
         """The spec of the image: a box for each piece, in lines. The last box counts the pieces that do not fit."""
         boxes, column, line = list[dict[str, Any]](), 0, 0
         for mark in self.marks:
             text = visible(mark.text)
-            width = max(1, display_width(text))
+            width = max(1, drawn_width(text))
             if column and column + width > _COLUMNS:
                 column, line = 0, line + 1
             if line >= _MOST_LINES:
@@ -139,6 +155,10 @@ class WordGrid(_ColouredText):
                 f"a grid of {len(self.cells)} rows of {sorted({len(row) for row in self.cells})} words with "
                 f"{len(self.row_labels)} row labels and {len(self.column_labels)} column labels"
             )
+
+    def shown_marks(self) -> Iterator[TextMark]:
+        """All cells, row by row."""
+        return itertools.chain.from_iterable(self.cells)
 
     def labelled_rows(self) -> Iterator[tuple[str, Sequence[TextMark]]]:
         """Each row with its label."""
@@ -192,8 +212,9 @@ class WordGrid(_ColouredText):
 
     def _column_width(self, number: int) -> int:
         """Of a column of the table, in pixels: as wide as its widest text, within limits."""
-        texts = [self.column_labels[number], *(row[number].text for row in self.cells)]
-        return min(_CELL_COLUMNS, max([3, *(display_width(visible(text)) + 1 for text in texts)])) * _COLUMN
+        texts = [visible(text) for text in (self.column_labels[number], *(row[number].text for row in self.cells))]
+        widths = [max(display_width(text) + 1, drawn_width(text)) for text in texts]
+        return min(_CELL_COLUMNS, max([3, *widths])) * _COLUMN
 
     def _label_box(self, label: str, x: int, y: int, right: int) -> dict[str, Any]:
         return self._box(TextMark(label), truncate(visible(label), (right - x) // _COLUMN), x, y, right)

@@ -16,7 +16,7 @@ from mingyue.charts.fonts import MONO_STACK, display_width, truncate
 from mingyue.charts.matrices import as_lists
 from mingyue.charts.vega import CONFIG, heading, pixels
 from mingyue.printable import printable
-from mingyue.words import Language, tr
+from mingyue.words import Language, sentences, tr
 
 LEAST_WEIGHT = 0.05
 """Smaller weights are not drawn."""
@@ -84,7 +84,7 @@ class TokenLines(Chart):
         """The note, and which weights have no line."""
         cut = max(LEAST_WEIGHT, min((line.weight for line in self.lines), default=0.0) if self._is_cut else 0.0)
         said = tr("Weights below {cut:.2g} are not drawn.", cut).of(self.language)
-        return f"{self.note}{'' if self.language == 'zh' else ' '}{said}" if self.note else said
+        return sentences([self.note, said], self.language)
 
     @property
     def _is_cut(self) -> bool:

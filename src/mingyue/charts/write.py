@@ -42,7 +42,7 @@ def write_charts(
         write_json(path, {"title": title, "charts": data, "tables": [table.to_dict() for table in tables]})
         return []
     spec = render.stacked(charts, tables)
-    notes = render.notes_on_fonts(spec)
+    notes: list[str] = [*render.notes_on_fonts(spec)]
     _write(path, render.png(spec) if suffix == ".png" else render.svg(spec).encode("utf-8"))
     return notes
 

@@ -16,6 +16,7 @@ from mingyue.claims.summary import (
     command_of,
     correction_of,
     counts,
+    machine_of,
     numbers_table,
     reason_of,
     text_of,
@@ -61,7 +62,7 @@ def check_folder(folder: Path) -> None:
     for name in (PAGE, *_MARKDOWN.values()):
         if (folder / name).exists() and not (folder / FIGURES).is_dir():
             raise SettingsError(
-                tr("{folder} is there, and {folder_2} is not the folder of a report", folder / name, folder),
+                tr("{folder} is there, and {parent} is not the folder of a report", folder / name, folder),
                 advice=tr("Choose another folder."),
             )
 
@@ -152,7 +153,7 @@ class _Entry:
             size=text_of("sizes", result.size),
             seed=result.seed,
             seconds=result.seconds,
-            machine=result.machine,
+            machine=machine_of(result),
         )
         said = {"again": Words(again.en.rstrip(), again.zh.rstrip())}
         if self.claim is not None:

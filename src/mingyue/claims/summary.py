@@ -6,6 +6,7 @@ The texts are in `summary.en.toml` and `summary.zh.toml`, those of the report an
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,10 @@ from mingyue.claims.claim import SUPPORTED, Claim, Measurement, Number, Verdict
 from mingyue.claims.result import Result
 from mingyue.claims.wording import Wording
 from mingyue.words import Language, TextTable, Words
+
+_MACHINE = re.compile(
+    r"(?P<processor>.*), (?P<cores>\d+) cores, (?P<threads>one|\d+) threads? a claim; (?P<versions>.*)"
+)
 
 
 def text_of(*path: str, **values: object) -> Words:
@@ -92,7 +97,15 @@ def counts(results: Sequence[Result]) -> Words:
     return text_of("tested_one" if len(results) == 1 else "tested", count=len(results), verdicts=listed)
 
 
-def number_text(number: Number) -> str:
+def machine_of(result: Result) -> Words:
+    """The machine of a result, which is stored as `describe_machine` says it, in English."""
+    found = _MACHINE.fullmatch(result.machine)
+    if found is None:
+        return Words(result.machine, result.machine)
+    return text_of("machine", "one" if found["threads"] == "one" else "several", **found.groupdict())
+
+
+def number_text(number: Number, language: Language = "en") -> str:
     """`0.998 [0.991, 1.005] nats`; without brackets for an exact number."""
     text, ends = _digits(number.value), (_digits(number.low), _digits(number.high))
     width = max(number.high - number.value, number.value - number.low)
@@ -100,13 +113,14 @@ def number_text(number: Number) -> str:
         text += f" [{ends[0]}, {ends[1]}]"
     elif width > 0:  # too narrow for the digits that are shown
         text += f" ± {width:.1g}"
-    return f"{text} {number.unit}".rstrip()
+    unit = Wording(__name__, language).text("units", number.unit)  # signs such as × are alike in both languages
+    return f"{text} {unit or number.unit}".rstrip()
 
 
 def numbers_table(claim: Claim, measurement: Measurement, language: Language) -> TextTable:
     """Each number of the measurement with its label and its interval."""
     rows = [
-        (claim.labels[name].of(language) if name in claim.labels else name, number_text(number))
+        (claim.labels[name].of(language) if name in claim.labels else name, number_text(number, language))
         for name, number in measurement.numbers.items()
     ]
     columns = [column.of(language) for column in columns_of("numbers", "quantity", "value")]

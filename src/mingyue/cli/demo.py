@@ -63,7 +63,7 @@ def demo(
     total = len(result.test)
     write(
         tr(
-            "\n{exact:,} of {total:,} unseen items are exactly right ({exact_2:.1%}).\n",
+            "\n{exact:,} of {total:,} unseen items are exactly right ({share:.1%}).\n",
             result.exact,
             total,
             result.exact / total,
@@ -74,7 +74,7 @@ def demo(
         write(_item(*item))
     others = [item for item in result.wrong if item not in result.test[:_MAX_SHOWN]]
     if others:
-        write(tr("Other wrong ones, {n_others:,} of {n_others_2:,}:\n", min(len(others), _MAX_WRONG), len(others)))
+        write(tr("Other wrong ones, {n_others:,} of {n_all:,}:\n", min(len(others), _MAX_WRONG), len(others)))
         for item in others[:_MAX_WRONG]:
             write(_item(*item))
     folder = shlex.quote(str(result.run.folder))

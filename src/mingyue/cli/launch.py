@@ -162,7 +162,7 @@ def _explain(failures: Mapping[int, Any], codes: Mapping[int, int], settings: Ru
     else:
         what = tr("failed with exit code {exitcode}", failure.exitcode)
     again = (
-        tr(", after {restarts} restart{restarts_2}", settings.restarts, "s" * (settings.restarts != 1))
+        tr(", after {restarts} restart{plural}", settings.restarts, "s" * (settings.restarts != 1))
         if settings.restarts
         else ""
     )

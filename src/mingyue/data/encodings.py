@@ -227,7 +227,7 @@ class _Finding:
         if names:
             reads = _evidence(sample, at, fault.line, names[0])
             message = message + tr(
-                "; it could be {names} (as {names_2}, {reads})",
+                "; it could be {names} (as {example}, {reads})",
                 joined(names[:3], en=" or ", zh=" 或 "),
                 names[0],
                 reads,

@@ -99,7 +99,7 @@ def load_pairs(folder: Path) -> tuple[Tokenizer, Tokenizer, PairCorpus, PairRepo
     if counts != (len(corpus.train), len(corpus.valid)):
         raise DataError(
             tr(
-                "{folder} says {counts:,} and {counts_2:,} pairs, and the files hold {n_train:,} and {n_valid:,}",
+                "{folder} says {counts:,} and {valid_counts:,} pairs, and the files hold {n_train:,} and {n_valid:,}",
                 folder / prepared.manifest,
                 counts[0],
                 counts[1],

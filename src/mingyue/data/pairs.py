@@ -196,7 +196,8 @@ def _unequal(source: Source, target: Source, longer: Source, first_bad: int, mos
     counts = [most if file is longer else first_bad - 1 for file in (source, target)]
     return DataError(
         tr(
-            "{name} has {counts:,} lines and {name_2} has {counts_2:,}: line {first_bad:,} of {name_3} has no partner",
+            "{name} has {counts:,} lines and {other} has {other_counts:,}: "
+            "line {first_bad:,} of {longer} has no partner",
             source.name,
             counts[0],
             target.name,

@@ -98,7 +98,7 @@ class PreparedFolder:
         if manifest.get("format") != FORMAT:
             raise DataError(
                 tr(
-                    "{path} has format version {format}; this program reads {format_2}",
+                    "{path} has format version {format}; this program reads {supported}",
                     path,
                     manifest.get("format"),
                     FORMAT,

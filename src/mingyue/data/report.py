@@ -66,7 +66,7 @@ class ReadReport:
 
     def describe(self) -> list[str]:
         """The report as lines for a person."""
-        counts = tr("{many}, {many_2} as UTF-8", _characters(self.characters), _bytes(self.bytes))
+        counts = tr("{many}, {size} as UTF-8", _characters(self.characters), _bytes(self.bytes))
         lines: list[str] = [tr("read {many}: {kept}, {counts}", _files(self.files), self._kept(), counts)]
         if self.encodings:
             ordered = sorted(self.encodings.items(), key=lambda item: (-item[1], item[0]))

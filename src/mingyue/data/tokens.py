@@ -289,7 +289,7 @@ def _checked_header(
     _, version, item, count, vocab_size, digest = _HEADER.unpack(head)
     if version != _VERSION:
         raise DataError(
-            tr("{path} is a token file of version {version}; this program reads {version_2}", path, version, _VERSION),
+            tr("{path} is a token file of version {version}; this program reads {supported}", path, version, _VERSION),
             advice=PREPARE_AGAIN,
         )
     if item not in _TYPES or item != stored_type(vocab_size).itemsize:
@@ -299,7 +299,7 @@ def _checked_header(
         )
     if size != _HEADER.size + count * item:
         message = tr(
-            "{path} should hold {count:,} ids in {size:,} bytes and has {size_2:,}",
+            "{path} should hold {count:,} ids in {size:,} bytes and has {found_size:,}",
             path,
             count,
             _HEADER.size + count * item,

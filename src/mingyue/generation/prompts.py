@@ -148,7 +148,7 @@ def _note_long_prompts(all_ids: Sequence[Sequence[int]], context: int, note: Not
         note(
             tr(
                 "{which} has {first} tokens, more than the context of {context}: the model reads "
-                "only its last {first_2}{others}. Whenever the context is full, reading continues "
+                "only its last {kept}{others}. Whenever the context is full, reading continues "
                 "from its last {max} tokens, wherever a prompt ends and generation begins.",
                 which,
                 first,

@@ -182,7 +182,7 @@ class Service:
             job.receive(output)
 
     def _fail_all(self, error: Exception) -> None:
-        """End every request with an error; the engine starts anew."""
+        """End every request with an error; a new engine takes over."""
         with self._changed:
             jobs = [*self._jobs.values(), *self._new]
             self._jobs.clear()

@@ -18,7 +18,7 @@ from mingyue.inspection.labels import head_label, layer_label, token_at
 from mingyue.inspection.parts import PART_NAMES, Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.words import Language, TextTable, Words, tr
+from mingyue.words import Language, TextTable, Words, sentences, tr
 
 MOST_TOKENS_AS_NUMBERS = 16
 """For a longer text the table of one head lists the tokens with the largest weights instead of all weights."""
@@ -131,7 +131,7 @@ def _grid(part: PartWeights, language: Language) -> Chart:
         column_labels=part.columns,
         low=0.0,
         high=1.0,
-        note=" ".join(filter(None, [note.of(language), _block_note(part, language), _tokens_note(part, language)])),
+        note=sentences([note, _block_note(part, language), _tokens_note(part, language)], language),
         language=language,
     )
 
@@ -231,7 +231,7 @@ def _top_table(part: PartWeights, language: Language) -> TextTable:
     notes.append(_block_note(part, language))
     if len(part.rows) > MOST_ROWS:
         notes.append(tr("The first {most_rows} of {n_rows:,} rows.", MOST_ROWS, len(part.rows)).of(language))
-    return TextTable(_map_title(part, language), columns, rows, right=[position], note=" ".join(filter(None, notes)))
+    return TextTable(_map_title(part, language), columns, rows, right=[position], note=sentences(notes, language))
 
 
 def _part_dict(part: PartWeights) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _checked(tap: str, edit: Edit) -> Edit:
         if _described(edited) != _described(value):
             raise SettingsError(
                 tr(
-                    "the edit of {tap} got {described} and returned {described_2}",
+                    "the edit of {tap} got {described} and returned {returned}",
                     tap,
                     _described(value),
                     _described(edited),

@@ -16,7 +16,7 @@ from mingyue.inspection.view import View
 from mingyue.paths import path_of
 from mingyue.training import RunFolder
 from mingyue.training.curves import RunCurves
-from mingyue.words import Language, TextTable, Words, tr
+from mingyue.words import Language, TextTable, Words, sentences, tr
 
 _MOST_ROWS = 20
 _SHORT = 120.0  # seconds of a run whose time is shown in seconds
@@ -219,7 +219,7 @@ def _note(run: RunCurves, language: Language) -> str:
         notes.append(tr("The run ended with an error."))
     elif run.reason == "stopped":
         notes.append(tr("The run was stopped."))
-    return ("" if language == "zh" else " ").join(note.of(language) for note in notes)
+    return sentences(notes, language)
 
 
 def _time(seconds: float, language: Language) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mingyue.charts import Chart, LineChart, TextMark, WordGrid
 from mingyue.charts.attention_film import FRAMES_OF_A_PICTURE, AttentionFilm, FilmStep, StepMaps
+from mingyue.charts.markup import visible
 from mingyue.errors import SettingsError
 from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.command import FILE, SOURCE, TEXT, Command, Inspected
@@ -18,7 +19,7 @@ from mingyue.inspection.labels import decimals, head_label, layer_label, percent
 from mingyue.inspection.parts import PART_NAMES
 from mingyue.inspection.taps import tap_label
 from mingyue.inspection.view import View
-from mingyue.words import Language, TextTable, Words, tr
+from mingyue.words import Language, TextTable, Words, sentences, tr
 
 MOST_BYTES = 6 << 20
 """Cells of all maps on a page; of a longer film evenly spaced frames are shown."""
@@ -78,8 +79,9 @@ class FilmView(View):
             likeliest = f"{frame.words_LTK[-1][-1][0]} {percent(float(frame.probabilities_LTK[-1, -1, 0]))}"
             losses = decimals(self.heldout_loss_N[number]), decimals(frame.loss)
             rows.append([f"{frame.step:,}", *losses, frame.text if of_pairs else likeliest])
-        title = f"{self.title.of(language)}: {self.frames[0].watched!r}"
-        return [TextTable(title, columns, rows, right=columns[:3], note=self._note(language, len(chosen)))]
+        return [
+            TextTable(self._title(language), columns, rows, right=columns[:3], note=self._note(language, len(chosen)))
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Every frame: weights from 0 to 1 by part, the words of the lens, losses."""
@@ -112,12 +114,15 @@ class FilmView(View):
             ],
         }
 
+    def _title(self, language: Language) -> str:
+        return tr("{title}: {watched}", self.title, visible(self.frames[0].watched)).of(language)
+
     def _film(self, language: Language) -> AttentionFilm:
         first = self.frames[0]
         size = max(sum(part.bytes_LHTS.size for part in frame.parts) for frame in self.frames)
         chosen = _spread(len(self.frames), max(2, MOST_BYTES // size))
         return AttentionFilm(
-            title=f"{self.title.of(language)}: {first.watched}",
+            title=self._title(language),
             steps=[self._scene(number, language) for number in chosen],
             part_titles=[PART_NAMES[part.part].of(language) for part in first.parts],
             row_titles=[[layer_label(n, language) for n in range(part.bytes_LHTS.shape[0])] for part in first.parts],
@@ -125,6 +130,7 @@ class FilmView(View):
             word_title=_PREDICTIONS.of(language),
             word_rows=[_ACTUAL.of(language), *(tap_label(tap, language) for tap in first.places_L)],
             averaged=tr("Each map is the mean over all heads of a layer.").of(language),
+            language=language,
             note=self._note(language, len(chosen)),
         )
 
@@ -205,7 +211,7 @@ class FilmView(View):
         if self.left_out:
             names = ", ".join(self.left_out)
             notes.append(tr("Could not be read: {names}.", names))
-        return (" " if language == "en" else "").join(note.of(language) for note in notes)
+        return sentences(notes, language)
 
 
 def film_view(

@@ -22,7 +22,7 @@ from mingyue.inspection.labels import decimals
 from mingyue.inspection.parts import PART_NAMES, Part
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
-from mingyue.words import Language, TextTable, Words, tr
+from mingyue.words import Language, TextTable, Words, sentences, tr
 
 TOLERANCE = 1e-5
 """Largest difference between the steps and the head's recorded output, for outputs of size 1."""
@@ -158,7 +158,7 @@ class HeadView(View):
                     self.n_sharing,
                 ),
             )
-        return ("" if language == "zh" else " ").join(one.of(language) for one in said)
+        return sentences(said, language)
 
     def _row(self, language: Language) -> TextTable:
         """The keys of one query from left to right: product, score, mask, weight, value; the output below."""
@@ -199,7 +199,7 @@ class HeadView(View):
         if shown < d_head:
             notes.append(_first_components(shown, d_head).of(language))
         right = [columns[0], *columns[2:]]
-        return TextTable(title.of(language), columns, rows, right, ("" if language == "zh" else " ").join(notes))
+        return TextTable(title.of(language), columns, rows, right, sentences(notes, language))
 
 
 def _largest(*values: Floats) -> float:

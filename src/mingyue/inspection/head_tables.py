@@ -13,7 +13,7 @@ from mingyue.inspection.head_labels import PartHeads, Source
 from mingyue.inspection.head_patterns import BACK, EARNED, PATTERN_NAMES, Pattern
 from mingyue.inspection.labels import decimals, head_label, layer_label
 from mingyue.inspection.parts import PART_NAMES
-from mingyue.words import Language, TextTable, Words, tr
+from mingyue.words import Language, TextTable, Words, sentences, tr
 
 FEWEST_TOKENS = 300
 """Changes of the loss on fewer tokens are not coloured: they are mostly noise."""
@@ -148,7 +148,7 @@ def _note(measured: Measured, language: Language) -> str:
 
 
 def _joined(notes: Sequence[Words], language: Language) -> str:
-    return ("" if language == "zh" else " ").join(note.of(language) for note in notes)
+    return sentences(notes, language)
 
 
 def _titles(part: PartHeads, language: Language) -> tuple[list[str], list[str]]:
@@ -163,7 +163,7 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
 
     def mark(layer: int, head: int) -> TextMark:
         lines = [
-            f"{_SOURCES[source].of(language)}, {PATTERN_NAMES[pattern].of(language)}: {score:.2f} ({uniform:.2f})"
+            f"{_SOURCES[source].of(language)} · {PATTERN_NAMES[pattern].of(language)} {score:.2f} ({uniform:.2f})"
             for source, scores in part.scores.items()
             for pattern, score, uniform in zip(
                 scores.patterns, scores.scores_LHP[layer, head], scores.uniform_P, strict=True
@@ -190,8 +190,23 @@ def label_chart(part: PartHeads, language: Language) -> Chart:
     )
 
 
-def loss_chart(part: PartHeads, measured: Measured, language: Language) -> Chart:
-    """The change of the loss with each head switched off, layers × heads; coloured where it is clear of noise."""
+def largest_change(parts: Sequence[PartHeads], measured: Measured) -> float:
+    """The upper end of the scale that `loss_chart` has for all kinds of attention: the largest change with a colour."""
+    changes = [
+        (float(change), float(error))
+        for part in parts
+        if part.zero_LH is not None and part.zero_error_LH is not None
+        for change, error in zip(part.zero_LH.flat, part.zero_error_LH.flat, strict=True)
+    ]
+    largest = max((change for change, error in changes if measured.clear(change, error)), default=0.0)
+    return largest if largest > 0 else 1.0
+
+
+def loss_chart(part: PartHeads, measured: Measured, language: Language, *, high: float) -> Chart:
+    """The change of the loss with each head switched off, layers × heads; coloured where it is clear of noise.
+
+    `high` is the upper end of the colour scale.
+    """
     layers, heads = _titles(part, language)
     assert part.zero_LH is not None and part.zero_error_LH is not None
     zero_LH, error_LH = part.zero_LH, part.zero_error_LH
@@ -213,7 +228,7 @@ def loss_chart(part: PartHeads, measured: Measured, language: Language) -> Chart
         row_labels=layers,
         column_labels=heads,
         low=0.0,
-        high=max((mark.value for row in marks for mark in row if mark.value is not None), default=0.0) or 1.0,
+        high=high,
         legend=tr("Δ loss, nats").of(language),
         note=_joined([*([colours] if measured.enough else []), *measured.notes()[1:]], language),
         page_note=tr("Hover for the standard errors.").of(language),

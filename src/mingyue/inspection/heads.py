@@ -12,7 +12,7 @@ from mingyue.inspection.arrays import to_lists
 from mingyue.inspection.command import FILE, SEED, SOURCE, STEP, TARGET, TEXTS, Command, Inspected, Progress, Text
 from mingyue.inspection.head_labels import PartHeads, Source
 from mingyue.inspection.head_patterns import Probe, Scores, random_probe, score_patterns
-from mingyue.inspection.head_tables import FEWEST_TOKENS, Measured, heads_table, label_chart, loss_chart
+from mingyue.inspection.head_tables import FEWEST_TOKENS, Measured, heads_table, label_chart, largest_change, loss_chart
 from mingyue.inspection.parts import Part, attention_parts
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.view import View
@@ -46,10 +46,11 @@ class HeadsView(View):
     def charts(self, language: Language = "en") -> list[Chart]:
         """For each kind of attention its labels, layers × heads; then the change of the loss without each head."""
         charts: list[Chart] = []
+        high = largest_change(self.parts, self.measured)
         for part in self.parts:
             charts.append(label_chart(part, language))
             if part.zero_LH is not None:
-                charts.append(loss_chart(part, self.measured, language))
+                charts.append(loss_chart(part, self.measured, language, high=high))
         return charts
 
     def tables(self, language: Language = "en") -> list[TextTable]:

@@ -100,7 +100,7 @@ def replace_vector(place: str, position: int, vector: Tensor | Sequence[float] |
         except RuntimeError:
             raise SettingsError(
                 tr(
-                    "a vector of shape {value} does not fit {place}, which has {value_2} at each position",
+                    "a vector of shape {value} does not fit {place}, which has {wanted} at each position",
                     [*new.shape],
                     place,
                     [*old.shape[1:]],

@@ -24,7 +24,7 @@ from mingyue.inspection.taps import stream_taps, tap_label
 from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
-from mingyue.words import Language, TextTable, tr
+from mingyue.words import Language, TextTable, sentences, tr
 
 MOST_COLUMNS = 256
 """Positions that are drawn; the arrays have all."""
@@ -113,7 +113,7 @@ class LensView(View):
             low=0.0,
             high=1.0,
             legend=tr("probability of that token").of(language),
-            note=" ".join(note),
+            note=sentences(note, language),
         )
 
     def _hover(self, layer: int, t: int, language: Language) -> list[str]:
@@ -156,7 +156,7 @@ class LensView(View):
             said.append(tr("The last {most_printed} of {n_all} positions.", _MOST_PRINTED, n_all))
         if self._ends_open:
             said.append(tr("The last row is a prediction: the next token is unknown."))
-        return ("" if language == "zh" else " ").join(one.of(language) for one in said)
+        return sentences(said, language)
 
     def _courses(self, language: Language) -> list[Chart]:
         if not bool((self.truth_T >= 0).any()):

@@ -21,7 +21,7 @@ from mingyue.inspection.parts import PART_NAMES
 from mingyue.inspection.subject import Reading, Subject
 from mingyue.inspection.tokens import token_label
 from mingyue.inspection.view import View
-from mingyue.words import Language, TextTable, Words, tr
+from mingyue.words import Language, TextTable, Words, sentences, tr
 
 TOLERANCE = 1e-4
 """Largest difference between a logit of the model and the sum of its parts, for logits of size 1."""
@@ -181,7 +181,7 @@ class LogitsView(View):
                     "two logits (--instead) is free of it."
                 )
             )
-        return ("" if language == "zh" else " ").join(one.of(language) for one in said)
+        return sentences(said, language)
 
 
 def _signed(value: float) -> str:

@@ -22,7 +22,7 @@ from mingyue.inspection.tokens import token_label, token_string
 from mingyue.inspection.view import View
 from mingyue.models import EncoderDecoder
 from mingyue.text import Tokenizer
-from mingyue.words import Language, TextTable, Words, listed, tr
+from mingyue.words import Language, TextTable, Words, listed, sentences, tr
 
 FEWEST_SEEN = 100
 """Rows of tokens that occur less often in training have hardly been trained."""
@@ -128,7 +128,7 @@ class NeighboursView(View):
 
     def _note(self, one: Nearest, language: Language, *, marked: bool = False) -> str:
         notes = [*self.notes, *about_counts(one, marked=marked), _LEFT_OUT]
-        return ("" if language == "zh" else " ").join(note.of(language) for note in notes)
+        return sentences(notes, language)
 
 
 def _is_rare(seen: int | None) -> bool:

@@ -273,7 +273,7 @@ def check_lengths(clean: Reading, corrupted: Reading) -> None:
                     len(corrupted_pieces),
                 ),
                 advice=tr(
-                    "Replace words by others of as many tokens. Clean: {shown}\nCorrupted: {shown_2}",
+                    "Replace words by others of as many tokens. Clean: {shown}\nCorrupted: {corrupted}",
                     shown[0],
                     shown[1],
                 ),

@@ -114,7 +114,7 @@ class RelationsView(View):
     def tables(self, language: Language = "en") -> list[TextTable]:
         """A row for each relation: its best head, the weight with its interval, both controls."""
         names = [tr("relation"), tr("layer"), tr("head"), tr("weight"),
-                 tr("95 %"), tr("uniform"), tr("untrained"),
+                 tr("95%"), tr("uniform"), tr("untrained"),
                  tr("queries"), tr("follows")]  # fmt: skip
         yes = tr("yes"), tr("no")
         rows = [

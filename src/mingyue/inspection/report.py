@@ -25,7 +25,7 @@ from mingyue.inspection.trace import trace_view
 from mingyue.inspection.vectors import vectors_view
 from mingyue.inspection.view import View
 from mingyue.models import sizes
-from mingyue.words import LANGUAGES, Language, TextTable, Words, check_language, stored, tr
+from mingyue.words import LANGUAGES, Language, TextTable, Words, check_language, sentences, stored, tr
 
 _Part = Chart | TextTable | str
 _Parts = dict[Language, list[_Part]]
@@ -268,7 +268,7 @@ def _neighbour_table(views: Sequence[NeighboursView], language: Language) -> Tex
         for rank in range(max(len(one.pieces_K) for one in found))
     ]
     notes = dict.fromkeys(note.of(language) for one in found for note in about_counts(one, marked=False))
-    return TextTable("", columns, rows, note=("" if language == "zh" else " ").join(notes))
+    return TextTable("", columns, rows, note=sentences(list(notes), language))
 
 
 def _is_token(subject: Subject, word: str) -> bool:

@@ -22,7 +22,7 @@ from mingyue.inspection.tokens import token_label, token_string
 from mingyue.inspection.view import View
 from mingyue.models import DecoderOnly
 from mingyue.scoring import window_starts
-from mingyue.words import Language, TextTable, Words, tr
+from mingyue.words import Language, TextTable, Words, sentences, tr
 
 MOST_TOKENS = 20_000
 """Of a longer text the beginning is shown."""
@@ -166,7 +166,7 @@ class SurpriseView(View):
             )
         if self.n_tokens > len(self.pieces_N):
             said.append(tr("The first {n_pieces_n:,} of {n_tokens:,} tokens.", len(self.pieces_N), self.n_tokens))
-        return ("" if language == "zh" else " ").join(one.of(language) for one in said)
+        return sentences(said, language)
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ from mingyue.inspection.subject import Subject
 from mingyue.inspection.taps import tap_label
 from mingyue.inspection.view import View
 from mingyue.inspection.word_vectors import WordVectors, compare_word
-from mingyue.words import Language, TextTable, Words, listed, tr
+from mingyue.words import Language, TextTable, Words, listed, sentences, tr
 
 _WORD = tr("pairs of occurrences of the word")
 _OTHERS = tr("random pairs of other tokens")
@@ -67,7 +67,8 @@ def vectors_view(subject: Subject, word: str, texts: Sequence[str], *, seed: int
 
 def _charts(view: VectorsView, language: Language) -> list[Chart]:
     """Cosines by layer, their matrices, the last one large, and the PCA plane."""
-    word, labels = view.word, view.labels_N
+    word, labels = view.word, view.short_labels_N
+    numbers = [str(number) for number in range(1, len(labels) + 1)]
     layers = [tap_label(tap, language) for tap in view.places_L]
     rows = []
     for tick, pairs_P, (mean, low, high) in zip(
@@ -88,7 +89,7 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         x_title=tr("layer, from the embedding table to the end of the model").of(language),
         y_title=tr("cosine").of(language),
         note=tr(
-            "Lines are means; the band of the word spans minimum to maximum, that of the random pairs 5 % to 95 %."
+            "Lines are means; the band of the word spans minimum to maximum, that of the random pairs 5% to 95%."
         ).of(language),
     )
     note, low = _about(view, language), _low(view)
@@ -98,7 +99,7 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         row_titles=[""],
         column_titles=layers,
         row_labels=labels,
-        column_labels=[str(number) for number in range(1, len(labels) + 1)],
+        column_labels=numbers,
         low=low,
         high=1.0,
         note=tr("Rows and columns: the occurrences. Each layer has its own map, all on one scale.").of(language),
@@ -108,7 +109,7 @@ def _charts(view: VectorsView, language: Language) -> list[Chart]:
         tr('"{word}": cosines at the end of the model', word).of(language),
         view.cosines_LNN[-1],
         row_labels=labels,
-        column_labels=labels,
+        column_labels=numbers,
         low=low,
         high=1.0,
         language=language,
@@ -133,7 +134,7 @@ def _no_plane(view: VectorsView) -> Words | None:
     if different < 3:
         return tr("No PCA: two different vectors lie on a line, and their cosine says all.")
     if float(view.explained_2[1]) < _LEAST_SHARE:
-        return tr("No PCA: the final vectors lie on a line ({explained_2:.1%} of their variance).", view.explained_2[0])
+        return tr("No PCA: the final vectors lie on a line ({share:.1%} of their variance).", view.explained_2[0])
     return None
 
 
@@ -165,7 +166,7 @@ def _tables(view: VectorsView, language: Language) -> list[TextTable]:
     """Cosines by layer with the baseline, and the occurrences with what they attend to."""
     columns = [
         tr("layer"), tr("mean cosine"), tr("minimum"), tr("maximum"),
-        tr("random pairs: mean"), tr("5 %"), tr("95 %"),
+        tr("random pairs: mean"), tr("5%"), tr("95%"),
     ]  # fmt: skip
     names = [column.of(language) for column in columns]
     rows = []
@@ -224,7 +225,7 @@ def _about(view: VectorsView, language: Language) -> str:
         notes.append(tr("There are no other tokens to compare with."))
     if (why := _no_plane(view)) is not None:
         notes.append(why)
-    return ("" if language == "zh" else " ").join(note.of(language) for note in notes)
+    return sentences(notes, language)
 
 
 def _attended(view: VectorsView) -> Words:

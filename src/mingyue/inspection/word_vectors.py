@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mingyue.charts.fonts import display_width
+from mingyue.charts.side_labels import LABEL_COLUMNS
 from mingyue.errors import GenerationError, NothingToShowError
 from mingyue.inspection.arrays import Floats, Ints, to_numpy
 from mingyue.inspection.capture import capture
@@ -35,6 +37,8 @@ class WordVectors:
     texts: tuple[str, ...]
     labels_N: tuple[str, ...]
     """Each occurrence with its surrounding characters."""
+    short_labels_N: tuple[str, ...]
+    """The same with as many characters as the label of a matrix holds."""
     text_N: Ints
     """Which text it is in, from 0."""
     position_N: Ints
@@ -101,6 +105,9 @@ def compare_word(subject: Subject, word: str, texts: Sequence[str], seed: int) -
         pieces=read[row].pieces[spot.first : spot.last + 1],
         texts=tuple(texts),
         labels_N=tuple(f"{number}. {read[row].around(spot)}" for number, (row, spot) in enumerate(shown, start=1)),
+        short_labels_N=tuple(
+            _short_label(number, read[row], spot) for number, (row, spot) in enumerate(shown, start=1)
+        ),
         text_N=np.array([row for row, _ in shown], dtype=np.int64),
         position_N=np.array([spot.last for _, spot in shown], dtype=np.int64),
         token_N=np.array([prefix[-1] for prefix in prefixes], dtype=np.int64),
@@ -117,6 +124,14 @@ def compare_word(subject: Subject, word: str, texts: Sequence[str], seed: int) -
         ),
         causal=causal,
         found=len(spots),
+    )
+
+
+def _short_label(number: int, text: TextVectors, spot: Occurrence) -> str:
+    """The label of an occurrence along a matrix, with the whole word if it fits at all."""
+    labels = (f"{number}. {text.around(spot, most)}" for most in range(_AROUND, -1, -1))
+    return next(
+        (label for label in labels if display_width(label) <= LABEL_COLUMNS), f"{number}. {text.around(spot, 0)}"
     )
 
 
@@ -172,15 +187,13 @@ class TextVectors:
     others: list[int]
     """Positions of tokens that are neither part of the word nor special."""
 
-    def around(self, spot: Occurrence) -> str:
-        """The word with the characters around it, on one line."""
-        before = self.characters[max(0, spot.start - _AROUND) : spot.start]
-        after = self.characters[spot.end : spot.end + _AROUND]
+    def around(self, spot: Occurrence, most: int = _AROUND) -> str:
+        """The word with at most `most` characters on either side of it, on one line."""
+        before = self.characters[max(0, spot.start - most) : spot.start]
+        after = self.characters[spot.end : spot.end + most]
         inside = f"{before}[{self.characters[spot.start : spot.end]}]{after}"
         inside = printable(inside.replace("\n", "⏎").replace("\t", "⇥"))
-        return (
-            ("…" if spot.start > _AROUND else "") + inside + ("…" if spot.end + _AROUND < len(self.characters) else "")
-        )
+        return ("…" if spot.start > most else "") + inside + ("…" if spot.end + most < len(self.characters) else "")
 
 
 def read_vectors(subject: Subject, word: str, number: int, text: str) -> TextVectors:

@@ -87,7 +87,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     for shard in sorted(set(shard_of.values())):
         if Path(shard).name != shard or not (folder / shard).is_file():
             raise InteropError(
-                tr("{folder} names {shard}, which is not a file in {folder_2}", folder / INDEX, shard, folder)
+                tr("{folder} names {shard}, which is not a file in {parent}", folder / INDEX, shard, folder)
             )
         tensors |= _read_file(folder / shard)
     for name, shard in shard_of.items():

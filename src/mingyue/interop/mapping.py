@@ -280,7 +280,12 @@ def _take(tensors: dict[str, Tensor], part: _Part) -> Tensor:
         raise InteropError(tr("tensor {name} {shape} is missing", part.name, list(shape)))
     if tuple(tensor.shape) != shape:
         raise InteropError(
-            tr("tensor {name} is {shape}, the config asks for {shape_2}", part.name, list(tensor.shape), list(shape))
+            tr(
+                "tensor {name} is {shape}, the config asks for {config_shape}",
+                part.name,
+                list(tensor.shape),
+                list(shape),
+            )
         )
     if not tensor.is_floating_point():
         raise InteropError(

@@ -70,7 +70,7 @@ def _read_more(theirs: Json) -> dict[str, Any]:
         if one in theirs and theirs.get(other, theirs[one]) != theirs[one]:
             raise InteropError(
                 tr(
-                    "config.json: {one} is {theirs}, {other} {theirs_2}; stacks must have the same shape",
+                    "config.json: {one} is {theirs}, {other} {other_theirs}; stacks must have the same shape",
                     one,
                     theirs[one],
                     other,
@@ -170,7 +170,7 @@ def marian_config(theirs: Json) -> EncoderDecoderConfig:
     if theirs.get("model_type") != MARIAN.model_type:
         raise InteropError(
             tr(
-                "config.json: model_type is {model_type!r}, not {model_type_2!r}",
+                "config.json: model_type is {model_type!r}, not {wanted!r}",
                 theirs.get("model_type"),
                 MARIAN.model_type,
             )

@@ -131,7 +131,7 @@ def _check_header(path: Path, file: WeightsFile, model: Transformer) -> None:
         if found.shape != tuple(tensor.shape):
             raise BundleError(
                 tr(
-                    "{path}: tensor {name} is {shape}, the config asks for {shape_2}",
+                    "{path}: tensor {name} is {shape}, the config asks for {config_shape}",
                     path,
                     name,
                     list(found.shape),
@@ -141,7 +141,7 @@ def _check_header(path: Path, file: WeightsFile, model: Transformer) -> None:
         if not _DTYPES[found.dtype].is_floating_point:
             raise BundleError(
                 tr(
-                    "{path}: tensor {name} is of {name_2}, and weights are real numbers",
+                    "{path}: tensor {name} is of {dtype}, and weights are real numbers",
                     path,
                     name,
                     _name_of(_DTYPES[found.dtype]),

@@ -68,7 +68,7 @@ def adopt_initial(settings: TrainSettings, folder: RunFolder) -> tuple[TrainSett
     if bundle.tokenizer.vocab_size != config.vocab_size:
         raise SettingsError(
             tr(
-                "--init {init}: the model has {vocab_size:,} ids and its tokenizer {vocab_size_2:,}",
+                "--init {init}: the model has {vocab_size:,} ids and its tokenizer {n_tokens:,}",
                 init,
                 config.vocab_size,
                 bundle.tokenizer.vocab_size,
@@ -124,13 +124,13 @@ def _with_model(settings: TrainSettings, bundle: Bundle[DecoderOnly]) -> TrainSe
     if config.positions != "rotary":
         del own["rotary_base"]
     wrong = [
-        tr("--{name} {value}: the model has {name_2}", name.replace("_", "-"), value, own.get(name, "none"))
+        tr("--{name} {value}: the model has {own}", name.replace("_", "-"), value, own.get(name, "none"))
         for name in type(given).model_fields
         if name not in (*_FREE, "preset") and (value := getattr(given, name)) not in (None, own.get(name))
     ]
     preset = _preset_of(settings, bundle, own)
     if given.preset not in (None, preset):
-        wrong.append(tr("--preset {preset}: the model has {preset_2}", given.preset, preset))
+        wrong.append(tr("--preset {preset}: the model has {own}", given.preset, preset))
     kind = bundle.tokenizer.kind
     if kept.tokenizer and kept.tokenizer != kind and not _is_same_tokenizer(kept.tokenizer, bundle.tokenizer):
         wrong.append(tr("--tokenizer {tokenizer}: the model has its own, of kind {kind}", kept.tokenizer, kind))

@@ -43,7 +43,7 @@ from mingyue.training.observer import Former
 from mingyue.training.prepare import compiles, weights_seed
 from mingyue.training.reports import attempt
 from mingyue.training.threads import Measured, ThreadWatch, are_chosen, choose_threads
-from mingyue.words import tr
+from mingyue.words import Words, tr
 
 Config = TypeVar("Config", ModelConfig, EncoderDecoderConfig)
 Batches = TypeVar("Batches", bound=BatchSource)
@@ -326,12 +326,10 @@ class Run(ABC, Generic[Config, Batches]):
         sizes = self.batches.sizes
         return result.step * sizes.rows / sizes.windows
 
-    def describe_runtime(self) -> str:
+    def describe_runtime(self) -> Words:
         """Device, number format and threads, in words."""
         runtime = self.context.runtime
-        if not are_chosen(self.settings, runtime):
-            return runtime.describe()
-        return tr("{describe}, threads to be measured", runtime.describe().rpartition(",")[0])
+        return runtime.describe(measured=not are_chosen(self.settings, runtime))
 
     def rates_to_try(self, result: TrainResult) -> str:
         """Learning rates to try after divergence, as options."""

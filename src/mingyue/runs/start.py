@@ -211,7 +211,7 @@ def _prepare_again(settings: TrainSettings, context: RunContext, damage: DataErr
             shutil.rmtree(folder.data, ignore_errors=True)
             aside.rename(folder.data)
         raise DataError(
-            tr("{message}; and it cannot be prepared again: {message_2}", damage.message, error.message),
+            tr("{message}; and it cannot be prepared again: {reason}", damage.message, error.message),
             advice=tr("Put the sources of the run back where they were, then run `mingyue resume` again."),
         ) from error
 
@@ -239,7 +239,7 @@ def _refuse_if_done(
     if not more and _has_model_of(folder, last, observer):
         raise TrainingError(
             tr(
-                "nothing is left to do: {last:,} steps were taken in {last_2:.1f} min",
+                "nothing is left to do: {last:,} steps were taken in {minutes:.1f} min",
                 last["step"],
                 last["seconds"] / 60,
             ),

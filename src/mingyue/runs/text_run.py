@@ -254,7 +254,7 @@ def _complete(settings: TrainSettings, corpus: TokenCorpus, context: RunContext)
         if context.peak < _BUSY * peak:
             observer.on_note(
                 tr(
-                    "Other programs use the processor: now it reaches {peak:.0f} of {peak_2:.0f} "
+                    "Other programs use the processor: now it reaches {peak:.0f} of {highest:.0f} "
                     "GFLOP/s. The size is chosen for the speed without them; a smaller --depth suits a "
                     "run beside them.",
                     context.peak / 1000000000.0,

@@ -37,7 +37,7 @@ class RepetitionReport:
             share = tr(
                 "Repeated within the same generated text: {two:.0%} of the 2-grams, {four:.0%} of "
                 "the 4-grams; in held-out text of the same length {repeated:.0%} and "
-                "{repeated_2:.0%}.",
+                "{repeated_four:.0%}.",
                 two,
                 four,
                 other.repeated[1],

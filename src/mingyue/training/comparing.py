@@ -48,7 +48,7 @@ def describe_before(found: Mapping[str, float]) -> str | None:
     if NEW in found and OLD in found:
         return tr(
             "Before training: held-out loss {found:.3f} nats per token on the new text, "
-            "{found_2:.3f} on the text that the model was trained on.",
+            "{own:.3f} on the text that the model was trained on.",
             found[NEW],
             found[OLD],
         )

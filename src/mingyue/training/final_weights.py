@@ -119,7 +119,7 @@ def try_former(
         tell(
             tr(
                 "The run has become worse: held-out loss {loss:.4f}, before it was resumed "
-                "{loss_2:.4f}, on the same text. The former model, of step {step:,}, is kept.",
+                "{former_loss:.4f}, on the same text. The former model, of step {step:,}, is kept.",
                 before.loss,
                 after.loss,
                 former.step,
@@ -130,7 +130,7 @@ def try_former(
         tell(
             tr(
                 "The new model replaces the former one, of step {step:,}: held-out loss {loss:.4f} "
-                "instead of {loss_2:.4f}, on the same text.",
+                "instead of {former_loss:.4f}, on the same text.",
                 former.step,
                 before.loss,
                 after.loss,
@@ -180,7 +180,7 @@ def try_average(
     )
     tell(
         tr(
-            "{which} has a held-out loss of {loss:.4f}, the best single one {loss_2:.4f}: {value} is kept.",
+            "{which} has a held-out loss of {loss:.4f}, the best single one {single_loss:.4f}: {value} is kept.",
             which,
             after.loss,
             before.loss,

@@ -104,9 +104,9 @@ def choose_plan(
     if old is not None and not same:
         tell(
             tr(
-                "The plan is {total_steps:,} steps instead of {total_steps_2:,}; {step:,} are taken. "
+                "The plan is {total_steps:,} steps instead of {planned_steps:,}; {step:,} are taken. "
                 "The schedule is that of a run of this length from the start: the rate of the next "
-                "step is {multiplier:.3f} of its peak; by the old plan it was {multiplier_2:.3f}.",
+                "step is {multiplier:.3f} of its peak; by the old plan it was {planned_multiplier:.3f}.",
                 plan.total_steps,
                 old.total_steps,
                 step,

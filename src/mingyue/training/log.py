@@ -77,7 +77,7 @@ class MetricsLog:
             write_bytes_atomically(aside, content)
             write_bytes_atomically(self.path, b"".join(sound))
         return tr(
-            "{path} is damaged: {n_lines} of {n_lines_2} lines are no events. It was set aside "
+            "{path} is damaged: {n_lines} of {n_all} lines are no events. It was set aside "
             "as {name}; the other lines are kept.",
             self.path,
             len(lines) - len(sound),

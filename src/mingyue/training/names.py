@@ -36,7 +36,7 @@ def load_clean_state(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         if weights[name].shape != tensor.shape:
             raise CheckpointError(
                 tr(
-                    "tensor {name} is {shape}, the model asks for {shape_2}",
+                    "tensor {name} is {shape}, the model asks for {model_shape}",
                     name,
                     list(weights[name].shape),
                     list(tensor.shape),

@@ -67,7 +67,7 @@ def _find(
         if found.state["data"].get(key, value) != value:  # earlier versions recorded fewer keys
             raise CheckpointError(
                 tr(
-                    "the run was started with {key} {key_2}, and now it is {value}",
+                    "the run was started with {key} {started_with}, and now it is {value}",
                     key,
                     found.state["data"].get(key),
                     value,
@@ -124,7 +124,7 @@ def match_runtime(checkpoint: Checkpoint, settings: TrainSettings, runtime: Runt
     if (before["device"], before["dtype"]) != (now["device"], now["dtype"]):
         tell(
             tr(
-                "The run was on {before} in {before_2} and is now on {now} in {now_2}: it is no "
+                "The run was on {before} in {before_dtype} and is now on {now} in {now_dtype}: it is no "
                 "longer bit-for-bit equal to an uninterrupted run.",
                 before["device"],
                 before["dtype"],

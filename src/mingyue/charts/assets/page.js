@@ -20,6 +20,8 @@ function drawVega(holder, spec) {
   return show();
 }
 
+const SLANTED = 21;  // pixels between slanted names that do not touch
+
 const TEXTS = new Set(["data", "text", "title", "domain", "labelExpr", "values"]);
 
 function themed(part) {
@@ -30,23 +32,30 @@ function themed(part) {
   return Object.fromEntries(Object.entries(part).map(([name, one]) => [name, TEXTS.has(name) ? one : themed(one)]));
 }
 
-// Names below the x axis: side by side, in a few lines, or slanted with room at the left for the first.
+// Names below the x axis: side by side, in a few lines, or slanted with room at the left for the first. Numbers there
+// do not touch: some are left out on a narrow page, as is the last one where it has no room.
 function fitted(spec, width) {
+  for (const { encoding } of spec.layer) {
+    if (encoding?.x?.type !== "quantitative") continue;
+    Object.assign(encoding.x.axis, { labelOverlap: "greedy", labelSeparation: 6, labelBound: 12 });
+    spec.padding = { left: 5, right: 14, top: 5, bottom: 5 };
+  }
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = `12px ${FONT}`;
   const wide = (text) => pen.measureText(text).width;
   const names = [...new Set(spec.data.values.map((row) => String(row.x)))];
-  const rules = spec.layer.some((layer) => layer.encoding?.x?.value === "width");
-  const band = (width - (rules ? 160 : 70)) / Math.max(1, names.length), room = band - 6;
+  const beside = spec.layer.flatMap(({ encoding }) => (encoding?.x?.value === "width" ? encoding.text.value : []));
+  const band = (width - 70 - Math.max(0, ...beside.map(wide))) / Math.max(1, names.length);
+  const room = Math.max(band - 6, Math.min(band - 1, 13));  // in a narrow band at least a Chinese character
   const lines = names.map((name) => brokenLines(name, room, wide));
   const flat = lines.every((one) => one.length <= 4 && one.every((line) => wide(line) <= room));
   for (const { encoding } of spec.layer) {
     const axis = encoding?.x?.type === "nominal" && encoding.x.axis;
     if (!axis) continue;
-    axis.labelAngle = flat ? 0 : -35;
+    axis.labelAngle = flat ? 0 : band < SLANTED ? -90 : -35;
     const texts = Object.fromEntries(names.map((name, n) => [name, lines[n].length > 1 ? lines[n] : name]));
     if (flat) Object.assign(axis, { labelExpr: `(${JSON.stringify(texts)})[datum.label]`, labelLineHeight: 13 });
-    else spec.padding = { left: 5 + Math.max(0, ...names.map((name, n) => wide(name) * 0.82 - band * (n + 0.5) - 50)), right: 5, top: 5, bottom: 5 };
+    else if (band >= SLANTED) spec.padding = { left: 5 + Math.max(0, ...names.map((name, n) => wide(name) * 0.82 - band * (n + 0.5) - 50)), right: 5, top: 5, bottom: 5 };
   }
   return spec;
 }
