@@ -167,6 +167,16 @@ def test_the_second_load_takes_the_graph_that_was_checked(folder, monkeypatch):
     assert torch.equal(second.module.embedding.weight, first.module.embedding.weight)
 
 
+def test_the_torch_module_can_be_made_in_any_mode_of_the_caller(folder):
+    mingyue.load(folder).generate("abc", max_new_tokens=1)
+    model = mingyue.load(folder)
+    with torch.inference_mode():
+        module = model.module
+        assert model.generate("abc", max_new_tokens=3)[0].ids
+    module(torch.tensor([[3, 4]])).sum().backward()
+    assert module.embedding.weight.grad is not None
+
+
 def test_a_damaged_file_is_an_error_whichever_way_it_is_loaded(folder):
     mingyue.load(folder).generate("abc", max_new_tokens=1)
     path = folder / "model.safetensors"

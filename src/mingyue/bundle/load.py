@@ -197,8 +197,10 @@ def _model_of(config: TransformerConfig, arrays: Mapping[str, npt.NDArray[Any]])
 
     from mingyue.models import empty_model
 
-    model = empty_model(config)
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()}, strict=True, assign=True)
+    with torch.inference_mode(False):  # a caller's mode must not stay with the weights
+        model = empty_model(config)
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        model.load_state_dict(tensors, strict=True, assign=True)
     return model.eval()
 
 

@@ -36,7 +36,10 @@ _CHECKED_TOKENS = 48
 
 def weights_state(model: nn.Module) -> tuple[object, ...]:
     """Changes when a weight of the model is replaced, or written to in place."""
-    return tuple((name, weight.data_ptr(), weight._version) for name, weight in model.named_parameters())
+    return tuple(
+        (name, weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+        for name, weight in model.named_parameters()
+    )
 
 
 def is_plain(model: nn.Module) -> bool:

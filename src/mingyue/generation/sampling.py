@@ -61,7 +61,7 @@ def choose(
     ]
     for logits_V, sequence in zip(logits_RV, sequences, strict=True):
         _adjust(logits_V, sequence)
-    choices: list[Choice | GenerationError] = [no_token_error()] * len(sequences)
+    choices: dict[int, Choice] = {}
     for rows in _alike(sequences):
         settings = sequences[rows[0]].request.settings
         places = [sequences[row].place for row in rows]
@@ -73,7 +73,7 @@ def choose(
                 choices[row] = Choice(token)
             else:
                 choices[row] = Choice(token, float(logprobs_V[token]), top_tokens(logprobs_V, n_top))
-    return choices
+    return [choices.get(row) or no_token_error() for row in range(len(sequences))]
 
 
 def _alike(sequences: Sequence[GeneratedSequence]) -> list[list[int]]:
