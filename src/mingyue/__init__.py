@@ -10,8 +10,9 @@ Names are imported when they are first used, so that `import mingyue` costs noth
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mingyue.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mingyue.api import (
@@ -31,25 +32,6 @@ if TYPE_CHECKING:
     from mingyue.training import Observer
 
 __version__ = "0.1.0"
-
-_HOMES = {
-    "GenerateSettings": "mingyue.config",
-    "Inspection": "mingyue.api",
-    "MingyueError": "mingyue.errors",
-    "Model": "mingyue.api",
-    "ModelConfig": "mingyue.config",
-    "Observer": "mingyue.training",
-    "RunResult": "mingyue.api",
-    "TrainSettings": "mingyue.config",
-    "TranslateSettings": "mingyue.config",
-    "Translator": "mingyue.api",
-    "curve": "mingyue.api",
-    "inspect": "mingyue.api",
-    "load": "mingyue.api",
-    "load_translator": "mingyue.api",
-    "resume": "mingyue.api",
-    "train": "mingyue.api",
-}
 
 __all__ = [
     "GenerateSettings",
@@ -72,10 +54,26 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'mingyue' has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "mingyue.api": (
+            "Inspection",
+            "Model",
+            "RunResult",
+            "Translator",
+            "curve",
+            "inspect",
+            "load",
+            "load_translator",
+            "resume",
+            "train",
+        ),
+        "mingyue.config": ("GenerateSettings", "ModelConfig", "TrainSettings", "TranslateSettings"),
+        "mingyue.errors": ("MingyueError",),
+        "mingyue.training": ("Observer",),
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -15,6 +16,10 @@ def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[st
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = home_of[name]
-        return getattr(import_module(home if home.startswith("mingyue.") else f"{package}.{home}"), name)
+        state = random.getstate()  # some libraries draw numbers when they are imported
+        try:
+            return getattr(import_module(home if home.startswith("mingyue.") else f"{package}.{home}"), name)
+        finally:
+            random.setstate(state)
 
     return find

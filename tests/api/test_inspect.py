@@ -163,8 +163,7 @@ def test_without_a_target_the_own_translation_is_looked_at_and_said_to_be(pair_r
     looked = mingyue.inspect(pair_run.folder, "abc")
     own = mingyue.load_translator(pair_run.folder).translate("abc", beam=4)[0][0].text
     assert (looked.reading.source, looked.reading.text) == ("abc", own)
-    for told in (looked.remarks[0].en, looked.remarks[0].zh):
-        assert repr(own) in told
+    assert repr(own) in looked.remarks[0].en and f"“{own}”" in looked.remarks[0].zh
     assert "own translation (beam 4" in looked.remarks[0].en
     given = mingyue.inspect(pair_run.folder, "abc", target="cba")
     assert given.reading.text == "cba"

@@ -47,7 +47,7 @@ def test_every_number_has_finite_bounds(cls):
 
 
 @pytest.mark.parametrize("cls", every_class, ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e308, -1.5, 10**400], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e308, -1e4, 10**400], ids=str)
 def test_no_number_takes_what_is_not_finite_or_far_beyond_every_use(cls, value):
     """Also where a message has to show the value."""
     for name, info in cls.model_fields.items():

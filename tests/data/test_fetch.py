@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -169,6 +170,6 @@ def test_the_folder_of_corpora_is_that_of_the_platform(monkeypatch, platform, va
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(fetch.sys, "platform", platform)
+    monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(fetch.Path, "home", classmethod(lambda cls: cls("/home/li")))
     assert fetch.data_folder().as_posix() == end
