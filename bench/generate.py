@@ -244,7 +244,7 @@ def ctranslate2(folder: Path, threads, compute_type):
     spec.validate()
     spec.optimize(quantization=compute_type)
     place = folder / f"ctranslate2-{compute_type}"
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     spec.save(str(place))
     model = ctranslate2.Generator(str(place), compute_type=compute_type, intra_threads=threads, inter_threads=1)
 
@@ -314,37 +314,42 @@ def main() -> None:
 
 def compare(asked, variants, folder: Path) -> None:
     write_models(folder)
+    result = {"tokens": asked.tokens, "threads": asked.threads, "rounds": asked.rounds, "tasks": {}, "texts": {}}
+    for batch in asked.batch:
+        compare_batch(asked, variants, folder, batch, result)
+    print(json.dumps(result, ensure_ascii=False))
+
+
+def compare_batch(asked, variants, folder: Path, batch: int, result) -> None:
+    """Processes of their own for each batch size: the threads of two servers of llama.cpp in one process disturb each
+    other, and cost it three quarters of its speed."""
     mine = [Contestant(name_of(options), ours, folder, asked.threads, options) for options in variants]
     peers = [Contestant(name, PEERS[name][0], folder, asked.threads, *PEERS[name][1:]) for name in asked.peers]
     contestants = present([*mine, *peers])
     if mine[0] not in contestants:
         sys.exit(1)
     names = [one.name for one in mine if one in contestants]
-    model, texts = make_model(), {}
-    result = {"tokens": asked.tokens, "threads": asked.threads, "rounds": asked.rounds, "tasks": {}}
-    for batch in asked.batch:  # this also warms them up
-        rows = prompts(batch)
-        written = {one.name: one(rows, True, asked.tokens)[1] for one in contestants}
-        for one in contestants:
-            lengths = {len(ids) for ids in one(rows, False, asked.tokens)[1]} | set(map(len, written[one.name]))
-            if lengths != {asked.tokens}:
-                sys.exit(f"{one.name} wrote texts of {sorted(lengths)} tokens, not of {asked.tokens}")
-        reference, *others = written
-        texts[batch] = {name: agreement(model, rows, written[reference], written[name]) for name in others}
-    tasks = [(prompts(batch), greedy, asked.tokens) for batch in asked.batch for greedy in (True, False)]
-    for task, seconds in zip(tasks, take_turns(contestants, tasks, asked.rounds), strict=True):
-        batch, greedy = len(task[0]), task[1]
+    rows = prompts(batch)  # reading them also warms everyone up
+    written = {one.name: one(rows, True, asked.tokens)[1] for one in contestants}
+    for one in contestants:
+        lengths = {len(ids) for ids in one(rows, False, asked.tokens)[1]} | set(map(len, written[one.name]))
+        if lengths != {asked.tokens}:
+            sys.exit(f"{one.name} wrote texts of {sorted(lengths)} tokens, not of {asked.tokens}")
+    reference, *others = written
+    model = make_model()
+    texts = {name: agreement(model, rows, written[reference], written[name]) for name in others}
+    tasks = [(rows, greedy, asked.tokens) for greedy in (True, False)]
+    for (_, greedy, _), seconds in zip(tasks, take_turns(contestants, tasks, asked.rounds), strict=True):
         heading = f"batch {batch}, {'greedy' if greedy else f'top-k {TOP_K}'}"
         result["tasks"][heading] = figures(seconds, batch * asked.tokens, names)
         if not asked.json:
             print(f"\n{heading}\n{table(seconds, batch * asked.tokens, 'tokens', names)}", flush=True)
-    result["texts"] = texts
+    result["texts"][batch] = texts
     if not asked.json:
-        for batch, found in texts.items():
-            print(f"\ngreedy texts beside those of {contestants[0].name}, batch {batch}")
-            print("\n".join(f"{name}: {line}" for name, line in found.items()))
-        print()
-    print(json.dumps(result, ensure_ascii=False))
+        print(f"\ngreedy texts beside those of {reference}, batch {batch}")
+        print("\n".join(f"{name}: {line}" for name, line in texts.items()), flush=True)
+    for one in contestants:
+        one.close()
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class OnnxBackend(Backend):
     def read(self, row: int, start: int, ids: Sequence[int], *, logits: bool = False) -> Logits | None:
         """One row, all tokens at once."""
         step = _Step(self.model, self._views(row, 1), 1, len(ids), n_logits=len(ids) if logits else 1)
-        step.run(np.arange(start, start + len(ids))[None], np.array([ids]), first=0 if logits else len(ids) - 1)
+        step.run(range(start, start + len(ids)), ids)
         return step.logits if logits else None
 
     def step(self, positions: Sequence[int], ids: Sequence[int]) -> Logits:
@@ -82,7 +82,7 @@ class OnnxBackend(Backend):
                 del self._steps[next(iter(self._steps))]
             self._steps[n_rows] = _Step(self.model, self._views(0, n_rows), n_rows, 1, n_logits=n_rows)
         step = self._steps[n_rows]
-        step.run(np.array(positions)[:, None], np.array(ids)[:, None], first=0)
+        step.run(positions, ids)
         return step.logits
 
     def _views(self, row: int, n_rows: int) -> dict[str, npt.NDArray[np.float32]]:
@@ -116,7 +116,7 @@ class _Step:
         self._positions = np.zeros((n_rows, n_tokens), dtype=np.int64)
         self._last = np.zeros(n_rows, dtype=np.int32)
         self._count = np.zeros(1, dtype=np.int32)
-        self._wanted = np.zeros(n_logits, dtype=np.int64)
+        self._wanted = np.arange(n_rows * n_tokens - n_logits, n_rows * n_tokens)  # the last ones
         self.logits = np.zeros((n_logits, model.config.vocab_size), dtype=np.float32)
         self._binding = model.session.io_binding()
         inputs: dict[str, Array] = {
@@ -134,10 +134,10 @@ class _Step:
         for name, array in outputs.items():
             self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
-    def run(self, positions_RT: npt.NDArray[np.int64], ids_RT: npt.NDArray[np.int64], *, first: int) -> None:
-        """`logits` are those of the tokens from `first` on, of all rows together."""
-        self._ids[:], self._positions[:] = ids_RT, positions_RT
-        self._last[:] = positions_RT[:, -1]
-        self._count[0] = self._last.max() + 1
-        self._wanted[:] = np.arange(first, first + len(self._wanted))
+    def run(self, positions: Sequence[int] | range, ids: Sequence[int]) -> None:
+        """`logits` are those of the last tokens, as many as wanted, of all rows together."""
+        self._ids[:] = np.reshape(ids, self._ids.shape)
+        self._positions[:] = np.reshape(positions, self._ids.shape)
+        self._last[:] = self._positions[:, -1]
+        self._count[0] = positions[-1] + 1 if len(self._last) == 1 else self._last.max() + 1
         self._session.run_with_iobinding(self._binding)

@@ -65,7 +65,8 @@ def choose(
     for rows in _alike(sequences):
         settings = sequences[rows[0]].request.settings
         places = [sequences[row].place for row in rows]
-        for row, token in zip(rows, choose_tokens(logits_RV[rows], settings, places), strict=True):
+        group_RV = logits_RV if len(rows) == len(sequences) else logits_RV[rows]
+        for row, token in zip(rows, choose_tokens(group_RV, settings, places), strict=True):
             logprobs_V, n_top = logprobs[row], sequences[row].request.top_logprobs
             if token is None:
                 continue
@@ -105,18 +106,19 @@ def choose_tokens(
     logits_RV: Logits, settings: GenerateSettings, places: Sequence[tuple[int, int, int]]
 ) -> list[int | None]:
     """Steps 3 to 7: a token for each row, or None where none can be chosen. `places`: (prompt, sample, position)."""
+    each_R = np.arange(len(logits_RV))
     if settings.temperature == 0.0:
         tokens_R = logits_RV.argmax(axis=-1)  # of NaN, where there is one
-        highest_R = np.take_along_axis(logits_RV, tokens_R[:, None], axis=-1)[:, 0]
-        possible_R = highest_R > -np.inf
+        possible_R = logits_RV[each_R, tokens_R] > -np.inf
     else:
         possible_R = logits_RV.max(axis=-1) > -np.inf  # False for NaN
-        usable_RV = np.where(possible_R[:, None], logits_RV, 0.0)
+        if not possible_R.all():
+            logits_RV = np.where(possible_R[:, None], logits_RV, 0.0)
         uniforms_R = np.array([uniform(settings.seed, *place) for place in places])
-        ids_RK, probabilities_RK = _candidates(usable_RV, settings)
+        ids_RK, probabilities_RK = _candidates(logits_RV, settings)
         _, drawn_R = draw(probabilities_RK, uniforms_R)
-        tokens_R = drawn_R if ids_RK is None else np.take_along_axis(ids_RK, drawn_R[:, None], axis=-1)[:, 0]
-    return [int(token) if possible else None for token, possible in zip(tokens_R, possible_R, strict=True)]
+        tokens_R = drawn_R if ids_RK is None else ids_RK[each_R, drawn_R]
+    return [token if possible else None for token, possible in zip(tokens_R.tolist(), possible_R.tolist(), strict=True)]
 
 
 def no_token_error() -> GenerationError:
@@ -173,7 +175,7 @@ def _candidates(logits_RV: Logits, settings: GenerateSettings) -> tuple[Ids | No
     if 0 < settings.top_k < logits_RV.shape[-1]:
         k = settings.top_k
         ids_RK = np.sort(np.argpartition(logits_RV, -k, axis=-1)[:, -k:], axis=-1)
-        logits_RV = np.take_along_axis(logits_RV, ids_RK, axis=-1)
+        logits_RV = logits_RV[np.arange(len(logits_RV))[:, None], ids_RK]
     scaled_RK = logits_RV.astype(np.float64) / max(settings.temperature, _MIN_TEMPERATURE)
     probabilities_RK = np.exp(scaled_RK - scaled_RK.max(axis=-1, keepdims=True))
     probabilities_RK /= probabilities_RK.sum(axis=-1, keepdims=True)
@@ -206,4 +208,4 @@ def draw(probabilities_RK: Float64, uniforms_R: Float64) -> tuple[Float64, Ids]:
     cumulative_RK = probabilities_RK.cumsum(axis=-1)
     targets_R1 = uniforms_R[:, None] * cumulative_RK[:, -1:]
     index_R = ((cumulative_RK > targets_R1) & (probabilities_RK > 0)).argmax(axis=-1)  # the first
-    return np.take_along_axis(probabilities_RK, index_R[:, None], axis=-1)[:, 0], index_R
+    return probabilities_RK[np.arange(len(index_R)), index_R], index_R
