@@ -159,7 +159,8 @@ class Engine:
             n_shared = 0 if best is None or row.waits_for_scores else row.shared_with(best)
             if best is not None and n_shared > best.held:
                 break
-            self._backend.reserve(len(self._rows) + 1, self._capacity)
+            # All that may come at once: growing row by row would copy the rows each time.
+            self._backend.reserve(min(self._max_rows, len(self._rows) + len(self._waiting)), self._capacity)
             if best is not None and n_shared:
                 self._backend.copy(self._rows.index(best), len(self._rows), n_shared)
                 row.held = n_shared
