@@ -300,6 +300,10 @@ def test_a_translator_uses_it_and_says_so(tmp_path, lively_pair):
         assert pickle.loads(pickle.dumps(translator)).translate(lines)[0][0].text == expected[0][0].text
     quick = mingyue.load_translator(tmp_path / "model", weights="int8")
     assert quick.translate(lines)[1][0].text == ""
+    pytest.importorskip("sacrebleu")
+    exact = mingyue.load_translator(tmp_path / "model").evaluate(["abc"], ["cba"])
+    assert quick.evaluate(["abc"], ["cba"]).loss == exact.loss
+    assert any("loss that of the fp32 weights" in note for note in quick.notes)
 
 
 def test_int8_costs_what_its_score_says(folder):

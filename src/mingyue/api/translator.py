@@ -206,7 +206,8 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder, "OnnxDecoder"
         """Translate the sources and compare with the references; also compute the loss of the references.
 
         Every line counts for the scores (the translation of an empty line is empty). The loss counts the pairs that
-        training would use: text on both sides, within the context; the number of other pairs is in `notes`.
+        training would use: text on both sides, within the context; the number of other pairs is in `notes`. PyTorch
+        computes the loss, with fp32 weights, whatever the back end of the translations.
         `target_language` chooses the tokenizer of BLEU, as `translation_scores` describes.
 
         Raises `DataError` for no lines or unequal counts, `MissingExtraError` without sacrebleu.
@@ -223,6 +224,8 @@ class Translator(LoadedModel[EncoderDecoderConfig, EncoderDecoder, "OnnxDecoder"
         fitting = [row for row in rows if max(len(row[0]), len(row[1])) <= self.config.context]
         self._note_uncounted(len(sources) - len(pairs), len(pairs) - len(fitting))
         scores = translation_scores(hypotheses, references, target_language=target_language)
+        if self._kind == "int8":
+            self.note(tr("The scores are those of the int8 weights, the loss that of the fp32 weights."))
         if (explained := scores.explain(references, target_language=target_language)) is not None:
             self.note(explained)
         return TranslationReport(
