@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import random
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,18 +20,19 @@ from mingyue.bundle import save_bundle
 from mingyue.config import GenerateSettings, TranslateSettings
 from mingyue.errors import SettingsError
 from mingyue.generation import Engine, Request, TokenRules, TorchBackend, finished, stream_prompts, translate_ids
-from mingyue.generation.backends import check_decoder, check_graph, is_plain
+from mingyue.generation.backends import check_decoder, check_graph, is_plain, missing_package
 from mingyue.text import train_char
 
-onnxruntime = pytest.importorskip("onnxruntime")
+if missing_package() is not None:
+    pytest.skip("onnxruntime is not installed", allow_module_level=True)
 pytest.importorskip("onnx")
 
-from mingyue.generation.onnx_backend import OnnxBackend, OnnxModel  # noqa: E402
-from mingyue.generation.onnx_decoding import OnnxDecoder  # noqa: E402
-from mingyue.graphs import GraphError, kept_graph  # noqa: E402
-from mingyue.graphs.decoder import decoder_graph  # noqa: E402
-from mingyue.graphs.encoder_decoder import decoder_step_graph, encoder_graph  # noqa: E402
-from mingyue.graphs.weights import BLOCK, quantised  # noqa: E402
+from mingyue.generation.onnx_backend import OnnxBackend, OnnxModel
+from mingyue.generation.onnx_decoding import OnnxDecoder
+from mingyue.graphs import GraphError, kept_graph
+from mingyue.graphs.decoder import decoder_graph
+from mingyue.graphs.encoder_decoder import decoder_step_graph, encoder_graph
+from mingyue.graphs.weights import BLOCK, quantised
 
 GREEDY = GenerateSettings(temperature=0, max_new_tokens=40)
 PARTS = {
@@ -316,3 +322,36 @@ def test_int8_costs_what_its_score_says(folder):
     rounded = mingyue.load(folder, weights="int8").score(text)
     assert rounded.scored == exact.scored
     assert 1e-6 < abs(rounded.total - exact.total) < 0.05 * abs(exact.total)
+
+
+QUIET = """
+import os, sys
+before = dict(os.environ)
+from mingyue.generation.backends import missing_package
+assert missing_package() is None and "onnxruntime" in sys.modules
+assert dict(os.environ) == before
+import mingyue
+assert mingyue.load(sys.argv[1]).generate("abc", max_new_tokens=3)[0].ids
+"""
+
+
+def test_onnxruntime_sends_and_writes_nothing_of_its_own(folder, tmp_path):
+    """Its telemetry puts a device id and a database into the cache folder when it is imported."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path / "home")}
+    done = subprocess.run([sys.executable, "-c", QUIET, str(folder)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = {
+        path.relative_to(tmp_path).parts[:2] for name in ("cache", "home") for path in (tmp_path / name).rglob("*")
+    }
+    assert found <= {("cache", "mingyue")}
+
+
+def test_one_module_imports_onnxruntime():
+    """The others ask it for the package, so that no path forgets to switch telemetry off."""
+    source = Path(mingyue.__file__).parent
+    found = [
+        path.name
+        for path in source.rglob("*.py")
+        if re.search(r"^\s*(import|from) onnxruntime", path.read_text(encoding="utf-8"), re.M)
+    ]
+    assert found == ["quiet.py"]

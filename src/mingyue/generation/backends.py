@@ -10,6 +10,7 @@ import numpy as np
 from mingyue.config import ModelConfig
 from mingyue.errors import SettingsError
 from mingyue.generation.backend import Backend
+from mingyue.graphs.quiet import import_onnxruntime
 from mingyue.words import tr
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def is_plain(model: nn.Module) -> bool:
 def missing_package() -> str | None:
     """Why onnxruntime cannot be used at all; None if it can."""
     try:
-        import onnxruntime  # noqa: F401
+        import_onnxruntime()
     except ImportError as error:
         return tr("{name} is not installed", error.name or "onnxruntime")
     return None
@@ -86,8 +87,7 @@ def onnx_model(
     A graph that was checked with these weights (`sha256`) is taken from the cache; otherwise it is made and checked:
     `module` is called then only. Raises `GraphError`, and `ImportError` where a package is missing.
     """
-    import onnxruntime as ort
-
+    ort = import_onnxruntime()
     from mingyue.generation.onnx_backend import OnnxModel
     from mingyue.graphs import graph_key, keep_graph
 
@@ -108,8 +108,7 @@ def kept_onnx_model(
     config: ModelConfig, arrays: Mapping[str, Array], *, kind: WeightKind, threads: int, sha256: str
 ) -> OnnxModel | None:
     """The model on the graph that was checked with these weights; None if there is none. Raises `GraphError`."""
-    import onnxruntime as ort
-
+    ort = import_onnxruntime()
     from mingyue.generation.onnx_backend import OnnxModel
     from mingyue.graphs import graph_key, kept_graph
 
@@ -119,8 +118,7 @@ def kept_onnx_model(
 
 def onnx_decoder(model: EncoderDecoder, *, kind: WeightKind, threads: int, sha256: str | None) -> OnnxDecoder:
     """An encoder-decoder model opened in onnxruntime; arguments and errors as in `onnx_model`."""
-    import onnxruntime as ort
-
+    ort = import_onnxruntime()
     from mingyue.generation.onnx_decoding import OnnxDecoder
     from mingyue.graphs import graph_key, keep_graph, kept_graph
 

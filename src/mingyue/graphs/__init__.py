@@ -3,6 +3,7 @@
 Building a graph (`graphs.decoder`) needs the onnx package and a PyTorch model; running one needs onnxruntime alone.
 """
 
+from mingyue.graphs.quiet import import_onnxruntime
 from mingyue.graphs.session import GraphError, open_session
 from mingyue.graphs.store import graph_key, keep_graph, kept_graph
 from mingyue.graphs.weights import Array, WeightKind, graph_weights, padded_head
@@ -13,6 +14,7 @@ __all__ = [
     "WeightKind",
     "graph_key",
     "graph_weights",
+    "import_onnxruntime",
     "keep_graph",
     "kept_graph",
     "open_session",

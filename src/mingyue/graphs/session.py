@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import onnxruntime as ort
+from typing import Any
 
 from mingyue.errors import MingyueError
+from mingyue.graphs.quiet import import_onnxruntime
 from mingyue.graphs.weights import Array
 from mingyue.words import tr
 
@@ -15,11 +15,12 @@ class GraphError(MingyueError):
     """A graph cannot be opened by onnxruntime, or does not compute what the model computes."""
 
 
-def open_session(graph: bytes, weights: Mapping[str, Array], *, threads: int) -> ort.InferenceSession:
+def open_session(graph: bytes, weights: Mapping[str, Array], *, threads: int) -> Any:  # noqa: ANN401  (an InferenceSession: onnxruntime has no annotations)
     """A session for the graph on CPU. The arrays of `weights` are used as they are and must live as long as it does.
 
     Raises `GraphError`.
     """
+    ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     # A waiting thread gives its core back soon: on cores that others use, the default of milliseconds costs a third to
