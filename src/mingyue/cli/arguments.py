@@ -21,6 +21,10 @@ Backend = Annotated[
     Literal["torch", "onnxruntime"] | None,
     Parameter(help="What computes the model [default: onnxruntime on CPUs, if installed; else torch]."),
 ]
+ScoreBackend = Annotated[
+    Literal["torch", "onnxruntime"] | None,
+    Parameter(help="What computes the model [default: torch; with --weights int8 onnxruntime]."),
+]
 Weights = Annotated[
     Literal["fp32", "int8"],
     Parameter(help="Numbers of the weights: int8 is faster, less exact, and needs onnxruntime."),

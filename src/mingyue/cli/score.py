@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from mingyue.cli.arguments import Backend, Device, JsonLines, ModelFolder, Threads, Weights, repeatable
+from mingyue.cli.arguments import Device, JsonLines, ModelFolder, ScoreBackend, Threads, Weights, repeatable
 from mingyue.cli.screen import print_note, show, table, write, write_json
 from mingyue.cli.texts import collect
 from mingyue.config import Positive
@@ -36,7 +36,7 @@ def score(
     json: JsonLines = False,
     device: Device = None,
     threads: Threads = None,
-    backend: Backend = None,
+    backend: ScoreBackend = None,
     weights: Weights = "fp32",
 ) -> None:
     """Compute the log-probability of a text under a model: of each token, and perplexity and bits per byte.

@@ -50,9 +50,9 @@ class GenerateSettings(Settings):
     samples: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Number of samples for each prompt."""
     batch_size: Positive = 16
-    """Largest number of texts generated at once; changes the speed, and the text only at near-ties."""
+    """Largest number of texts generated at once; changes the speed, and on torch the text at near-ties."""
     prefill_chunk: Positive = 128
-    """Largest number of prompt tokens in one forward pass; changes the memory, and the text only at near-ties."""
+    """Largest number of prompt tokens in one forward pass; changes the memory, and the text at near-ties."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
