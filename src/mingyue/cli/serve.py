@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from mingyue.cli.invocation import OK
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import print_note, write
 from mingyue.config import ServeSettings
@@ -15,6 +17,7 @@ from mingyue.words import tr
 
 _MODELS = "Run folders or model folders; a request names a model by the name of its folder."
 _KEY = "MINGYUE_API_KEY"
+_LAST_SECONDS = 0.5
 
 
 @takes(ServeSettings)
@@ -62,3 +65,7 @@ def serve(
         print_note(tr("Everyone who reaches this address can use the server: there is no --api-key."))
     write(tr("Serving {names} at {url}. Stop with Ctrl-C.\n", ", ".join(catalog.models), server.url))
     server.run(lambda n: print_note(tr("Stopping. Requests in progress: {n}. Press Ctrl-C again to end now.", n)))
+    if not server.backend.is_idle_within(_LAST_SECONDS):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(OK)  # Python would wait for a computation that nobody waits for, and that cannot be stopped

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from mingyue.config.numbers import said_of
 from mingyue.errors import MingyueError
 from mingyue.generation.service import BusyError
-from mingyue.serve.json_response import Json
+from mingyue.serve.json_response import Json, to_json
 from mingyue.words import Language, Words, in_language, tr
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -93,6 +93,12 @@ def error_response(error: ApiError, language: Language = "en") -> Response:
     """The answer for an error."""
     message = in_language(error.message, language)
     return Json(error_body(message, error.status, error.param, error.code), error.status, error.headers)
+
+
+def error_event(error: ApiError, language: Language = "en") -> bytes:
+    """The event for an error after the status of a stream was sent; clients raise it."""
+    message = in_language(error.message, language)
+    return b"data: " + to_json(error_body(message, error.status, error.param, error.code)) + b"\n\n"
 
 
 def language_of(request: Request) -> Language:
