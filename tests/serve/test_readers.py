@@ -305,3 +305,19 @@ def test_a_score_whose_client_is_gone_lets_other_calls_through(serving):
         began = time.monotonic()
         assert httpx.post(server.url + "/api/score", json={"text": "明月"}, timeout=30).status_code == 200
         assert time.monotonic() - began < 5
+
+
+def test_an_empty_key_in_the_environment_is_refused_as_an_empty_option_is(folders):
+    command = [sys.executable, "-m", "mingyue", "serve", str(folders["plain"]), "--port", "0"]
+    given = [([], {"MINGYUE_API_KEY": ""}, "MINGYUE_API_KEY is set, but empty"), (["--api-key", ""], {}, "api-key")]
+    for options, environment, message in given:
+        found = subprocess.run(
+            [*command, *options],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "LC_ALL": "C", **environment},
+            timeout=60,
+            check=False,
+        )
+        assert found.returncode == 2 and message in found.stderr and "Serving" not in found.stdout

@@ -37,8 +37,12 @@ def serve(
         raise SettingsError(
             tr("there is no model to serve"), advice=tr("Give the folder of one: mingyue serve runs/demo")
         )
-    if "api_key" not in given and os.environ.get(_KEY):
-        given["api_key"] = os.environ[_KEY]
+    if "api_key" not in given and (key := os.environ.get(_KEY)) is not None:
+        if not key:
+            raise SettingsError(
+                tr("{name} is set, but empty", _KEY), advice=tr("Give it a key, or unset it for a server without one.")
+            )
+        given["api_key"] = key
     settings = ServeSettings.read(given, source=COMMAND_LINE)
     try:
         import fastapi as _fastapi
