@@ -33,6 +33,7 @@ _CODES = {
     503: "unavailable",
 }
 _PHRASES = {
+    400: tr("the body cannot be read"),
     404: tr("there is nothing under this address"),
     405: tr("this address does not take this method"),
 }
@@ -132,9 +133,9 @@ def invalid(problems: Sequence[Mapping[str, Any]]) -> ApiError:
     param = str(path[0]) if path else None
     kind = problem["type"]
     if kind == "json_invalid":
-        return ApiError(tr("the body is not JSON: {reason}", problem.get("ctx", {}).get("error", problem["msg"])))
+        return ApiError(tr("the body is not JSON{reason}", _place_of(problem)))
     if param is None:
-        return ApiError(tr("the body must be a JSON object: {message}", said_of(problem)), code="invalid_body")
+        return ApiError(tr("the body must be a JSON object"), code="invalid_body")
     if kind == "extra_forbidden":
         return ApiError(tr("there is no field {param!r}", param), param=param, code="unknown_field")
     if kind == "missing" and len(path) == 1:
@@ -146,6 +147,16 @@ def invalid(problems: Sequence[Mapping[str, Any]]) -> ApiError:
     same = {said_of(one): None for one in problems if list(_own(one))[:1] == [param]}
     message = Words(" / ".join(same), lambda: " / ".join(in_language(one, "zh") for one in same))
     return ApiError(tr("{param}: {message}", param, message), param=param, code="invalid_value")
+
+
+def _place_of(problem: Mapping[str, Any]) -> Words:
+    """Where, and in English why, a text is not JSON."""
+    reason = ": " + problem.get("ctx", {}).get("error", problem["msg"])
+    at = problem["loc"][-1] if problem["loc"] else None
+    if not isinstance(at, int):  # pydantic's own reason names the place
+        return Words(reason, "")
+    place = tr(" (character {at:,})", at + 1)
+    return Words(reason + str(place), lambda: place.zh)
 
 
 def _own(problem: Mapping[str, Any]) -> list[str]:

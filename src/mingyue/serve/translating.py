@@ -17,7 +17,7 @@ from mingyue.serve.backend import Backend, Progress
 from mingyue.serve.catalog import UNNAMED, Catalog, ServedTranslator
 from mingyue.serve.errors import ApiError, invalid
 from mingyue.serve.json_response import Json
-from mingyue.serve.neutral import Body
+from mingyue.serve.neutral import Body, Takes
 from mingyue.words import tr
 
 FORM = "application/x-www-form-urlencoded"
@@ -33,13 +33,16 @@ Line = Annotated[str, Field(max_length=_LONGEST)]
 class TranslateBody(Body):
     """A text to translate."""
 
-    q: Line | Annotated[list[Line], Field(min_length=1)]
+    q: Annotated[
+        Line | Annotated[list[Line], Field(min_length=1)],
+        Takes(tr("it is a text of at most {n:,} characters, or a list of such texts, which is not empty", _LONGEST)),
+    ]
     """The text, or several; each line of a text is translated by itself."""
     source: Code
     """Code of its language, as in /languages; "auto" = that of the only model, where there is one."""
     target: Code
     """Code of the language of the translation."""
-    format: Literal["text"] = "text"
+    format: Annotated[Literal["text"], Takes(tr('only "text" is translated, no HTML'))] = "text"
     """Form of the text; HTML is not translated."""
     alternatives: Annotated[int, Field(ge=0, le=_MOST_ALTERNATIVES)] = 0
     """Number of further translations."""
@@ -107,8 +110,10 @@ async def _read(request: Request) -> TranslateBody:
         return TranslateBody.model_validate(values)
     except ValidationError as error:
         raise invalid(error.errors()) from None
-    except ValueError as error:  # bytes that are not UTF-8, too many fields
-        raise ApiError(tr("the body is not a form: {error}", error), code="invalid_body") from None
+    except ValueError:  # bytes that are not UTF-8, too many fields
+        raise ApiError(
+            tr("the body is no form of at most {n:,} fields in UTF-8", _MOST_FIELDS), code="invalid_body"
+        ) from None
 
 
 def _check_key(backend: Backend, request: Request, given: str | None) -> None:
