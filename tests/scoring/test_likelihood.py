@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mingyue.config import GenerateSettings, ModelSettings
 from mingyue.errors import GenerationError
-from mingyue.generation import generate
+from mingyue.generation import TorchBackend, generate
 from mingyue.models import DecoderOnly, build_model, resolve_config
 from mingyue.scoring import score, token_logprobs, window_starts
 from mingyue.text import Tokenizer, byte_tokenizer, train_char
@@ -102,6 +102,25 @@ def test_a_long_text_is_scored_in_windows_as_each_window_says_alone(positions: s
             logs = model(window[None, :-1])[0].log_softmax(-1)
             expected += [float(logs[t - start, read[t + 1]]) for t in range(first, start + CONTEXT)]
     assert [token.logprob for token in result.tokens] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("backend", [False, True])
+def test_progress_counts_windows_and_can_end_the_score(backend: bool, monkeypatch) -> None:
+    monkeypatch.setattr("mingyue.scoring.likelihood._MAX_TOKENS_BETWEEN", 4 * CONTEXT)
+    words, calls = tokenizer(), list[tuple[int, int]]()
+    model, text = model_for(words), "疑是地上霜，床前明月光。" * 10
+    computed = TorchBackend(model) if backend else None
+
+    def end(done: int, total: int) -> None:
+        raise InterruptedError
+
+    found = score(model, words, text, starts_with_bos=True, backend=computed, progress=lambda *call: calls.append(call))
+    plain = score(model, words, text, starts_with_bos=True, backend=computed)
+    assert [one.logprob for one in found.tokens] == pytest.approx([one.logprob for one in plain.tokens], abs=1e-4)
+    assert {total for _, total in calls} == {found.windows} and calls[-1][0] == found.windows
+    assert [done for done, _ in calls] == sorted({done for done, _ in calls}) and len(calls) > 4
+    with pytest.raises(InterruptedError):
+        score(model, words, text, starts_with_bos=True, backend=computed, progress=end)
 
 
 def test_bytes_can_be_scored_where_a_character_is_several_tokens() -> None:

@@ -268,3 +268,65 @@ def test_threads_end_with_the_server(serving):
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before
+
+
+CHAT = "/v1/chat/completions"
+USER = {"role": "user", "content": "明月"}
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value", "message"),
+    [
+        (PATH, "prompt", [1, 2, "x"], "a list of texts, a list of ids"),
+        (PATH, "prompt", [], "no list is empty"),
+        (PATH, "prompt", {}, "it is a text"),
+        (PATH, "stop", "", "it is a text of 1 to 1,000 characters, or a list of at most 64 of them"),
+        (PATH, "stop", ["a"] * 65, "at most 64"),
+        (PATH, "stop", [""], "at most 64"),
+        (PATH, "suffix", "x", "this server does not do it"),
+        (PATH, "prompt_logprobs", 1, "this server does not do it"),
+        (CHAT, "store", True, "this server does not do it"),
+        (CHAT, "tools", [{}], "this server does not do it"),
+        (CHAT, "tool_choice", "required", "this server does not do it"),
+        (CHAT, "response_format", {"type": "json_object"}, "text only"),
+        (CHAT, "messages", [{"role": "user", "content": [{"type": "image_url"}]}], "`content` is a text"),
+        (CHAT, "messages", [], "at least 1"),
+        ("/v1/embeddings", "input", ["a", ""], "none of them is empty"),
+        ("/translate", "q", [], "not empty"),
+        ("/translate", "format", "html", "no HTML"),
+        (PATH, "model", "", "at least 1"),
+        (PATH, "logit_bias", {"x": 1}, ""),
+        (PATH, "logit_bias", [], ""),
+    ],
+)
+def test_a_wrong_value_is_explained_in_both_languages(server, path, field, value, message):
+    needed = {PATH: {"prompt": "明月"}, CHAT: {"messages": [USER], "model": "talks"}}
+    needed["/translate"] = {"q": "明月", "source": "zh", "target": "en"}
+    body = {**needed.get(path, {}), field: value}
+    english, chinese = (
+        httpx.post(server.url + path, json=body, headers={"Accept-Language": one}, timeout=20) for one in ("en", "zh")
+    )
+    found, other = english.json()["error"], chinese.json()["error"]
+    assert english.status_code == 400 and found["param"] == other["param"] == field and message in found["message"]
+    assert found["code"] == "invalid_value" and " / " not in found["message"]
+    assert "should" not in other["message"] and any("\u4e00" <= one <= "\u9fff" for one in other["message"])
+
+
+@pytest.mark.parametrize("body", ["[]", "5", "null", '"x"'])
+@pytest.mark.parametrize("path", [PATH, "/translate"])
+def test_a_body_that_is_no_object_is_said_to_be_none(server, path, body):
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.post(server.url + path, content=body, headers=headers, timeout=20).json()["error"]
+    assert answer["message"] == "the body must be a JSON object" and answer["code"] == "invalid_body"
+
+
+@pytest.mark.parametrize("path", [PATH, "/translate"])
+def test_what_is_no_json_is_placed_without_english_in_chinese(server, path):
+    headers = {"Content-Type": "application/json"}
+    given = [{**headers, "Accept-Language": one} for one in ("en", "zh")]
+    english, chinese = (
+        httpx.post(server.url + path, content='{"prompt": x}', headers=one, timeout=20).json()["error"]["message"]
+        for one in given
+    )
+    assert english.startswith("the body is not JSON: ") and ("(character 12)" in english or "column 12" in english)
+    assert chinese.startswith("请求体不是 JSON") and "xpect" not in chinese

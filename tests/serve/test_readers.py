@@ -241,3 +241,83 @@ def test_the_time_to_drain_ends(process):
         assert b"the server is stopping" in rest[-400:]  # the reader learns why its text ends
         assert server.wait(20) == 0
         assert "Requests in progress: 1." in server.stderr.read()
+
+
+STOPPED = {"message": "the server is stopping", "type": "server_error", "param": None, "code": "unavailable"}
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+def test_when_the_time_is_over_every_call_is_told_and_the_process_ends(process, hurried):
+    """A score, a body that never came whole, and a stream, at the end of the time or at a second Ctrl-C."""
+    server, url = process("--drain-seconds", "60" if hurried else "0.3", "--max-tokens", "1000000")
+    answers = []
+
+    def score() -> None:
+        answers.append(httpx.post(url + "/api/score", json={"text": "明月光" * 300_000, "stride": 1}, timeout=60))
+
+    head = (
+        b"POST /api/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    )
+    thread = threading.Thread(target=score)
+    with (
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as slow,
+        connect(url, max_tokens=1_000_000, stream=True) as reader,
+    ):
+        slow.sendall(head)
+        thread.start()
+        wait(lambda: "requests_in_progress 4.0" in httpx.get(url + "/metrics").text, 20)
+        began = time.monotonic()
+        server.send_signal(signal.SIGINT)
+        if hurried:
+            time.sleep(0.3)
+            server.send_signal(signal.SIGINT)
+        rest = b""
+        while piece := reader.recv(1 << 16):
+            rest += piece
+        assert b'data: {"error":' in rest[-400:] and b"the server is stopping" in rest[-400:]
+        partly = slow.recv(1 << 16)
+        assert partly.startswith(b"HTTP/1.1 503") and b'"code":"unavailable"' in partly
+    thread.join()
+    assert [(one.status_code, one.json()["error"]) for one in answers] == [(503, STOPPED)]
+    assert int(answers[0].headers["retry-after"]) > 0
+    assert server.wait(20) == 0 and time.monotonic() - began < 5
+    assert "Traceback" not in server.stderr.read()
+
+
+def test_a_computation_that_cannot_be_stopped_does_not_hold_the_server():
+    async def main() -> None:
+        backend, free = Backend(Catalog({}), ServeSettings()), threading.Event()
+        call = asyncio.ensure_future(backend.call(Reader(), lambda _: free.wait(20)))
+        with pytest.raises(ClientGoneError):
+            await call
+        assert not backend.is_idle_within(0.05)
+        free.set()
+        assert backend.is_idle_within(5)
+        backend.close(0.0)
+
+    asyncio.run(main())
+
+
+def test_a_score_whose_client_is_gone_lets_other_calls_through(serving):
+    with serving("plain") as server:
+        with contextlib.suppress(httpx.TimeoutException):
+            httpx.post(server.url + "/api/score", json={"text": "明月光" * 300_000, "stride": 1}, timeout=1.5)
+        began = time.monotonic()
+        assert httpx.post(server.url + "/api/score", json={"text": "明月"}, timeout=30).status_code == 200
+        assert time.monotonic() - began < 5
+
+
+def test_an_empty_key_in_the_environment_is_refused_as_an_empty_option_is(folders):
+    command = [sys.executable, "-m", "mingyue", "serve", str(folders["plain"]), "--port", "0"]
+    given = [([], {"MINGYUE_API_KEY": ""}, "MINGYUE_API_KEY is set, but empty"), (["--api-key", ""], {}, "api-key")]
+    for options, environment, message in given:
+        found = subprocess.run(
+            [*command, *options],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "LC_ALL": "C", **environment},
+            timeout=60,
+            check=False,
+        )
+        assert found.returncode == 2 and message in found.stderr and "Serving" not in found.stdout

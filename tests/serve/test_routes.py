@@ -276,7 +276,6 @@ def test_translations_are_those_of_translate(ask, client, folders):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("source", "auto"),
         ("source", "de"),
         ("target", "de"),
         ("format", "html"),
@@ -289,6 +288,49 @@ def test_translations_are_those_of_translate(ask, client, folders):
 def test_what_translation_cannot_do_is_refused(refused, field, value):
     status, error = refused("/translate", **{"q": "明月", "source": "zh", "target": "en", field: value})
     assert (status, error["param"]) == (400, field)
+
+
+@pytest.mark.parametrize(
+    ("q", "message"),
+    [
+        ("明" * 64, "context length is 64 tokens, and the text has 65"),
+        ("明\n" + "明" * 70, "and line 2 of text 1 has 71"),
+        (["明", "明" * 64], "and line 1 of text 2 has 65"),
+    ],
+)
+def test_a_text_that_does_not_fit_is_refused_not_cut(ask, refused, q, message):
+    body = {"source": "zh", "target": "en"}
+    status, error = refused("/translate", q=q, **body)
+    assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", "q")
+    assert message in error["message"]
+    assert ask("/translate", q="明" * 63, **body)["translatedText"]
+    assert ask("/translate", q=" " * 90, **body) == {"translatedText": ""}
+
+
+def translated(server, headers=None, **body):
+    answer = httpx.post(server.url + "/translate", json={"q": "明月", **body}, headers=headers, timeout=30).json()
+    return answer.get("error", answer)
+
+
+def test_an_unknown_source_is_that_of_the_only_model(ask, refused):
+    body = {"q": "明月", "target": "en"}
+    assert ask("/translate", source="auto", **body) == ask("/translate", source="zh", **body)
+    assert refused("/translate", **{**body, "source": "auto", "target": "de"})[1]["param"] == "target"
+
+
+def test_of_several_models_none_is_guessed(folders, tmp_path):
+    names = {"zh-en": folders["zh-en"], "de-en": tmp_path / "de-en", "pairs": tmp_path / "pairs"}
+    for name in ("de-en", "pairs"):
+        names[name].symlink_to(folders["zh-en"])
+    settings = ServeSettings(port=0, device="cpu", threads=1)
+    server = Server(Catalog.open(list(names.values()), settings), settings)
+    with server.running():
+        found = translated(server, source="auto", target="en")
+        assert found["param"] == "source" and found["code"] == "unsupported_language"
+        assert found["message"].startswith("languages are not detected: give the source; there are zh → en, de → en, ")
+        assert "--language-pair pairs=" in found["message"]
+        chinese = translated(server, {"Accept-Language": "zh"}, source="fr", target="en")["message"]
+        assert "--language-pair pairs=" in chinese and "there are" not in chinese
 
 
 # --- our own

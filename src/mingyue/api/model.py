@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mingyue.generation.backends import BackendKind
     from mingyue.generation.onnx_backend import OnnxModel
+    from mingyue.generation.translating import Progress
     from mingyue.graphs import WeightKind
     from mingyue.models import DecoderOnly
     from mingyue.scoring import Score
@@ -171,9 +172,10 @@ class Model(LoadedModel[ModelConfig, "DecoderOnly", "OnnxModel"]):
         )
 
     @speaks_python()
-    def score(self, text: str, *, stride: int | None = None) -> Score:
+    def score(self, text: str, *, stride: int | None = None, progress: Progress | None = None) -> Score:
         """log P of every token and of the whole text; a text longer than the context in windows moved by `stride`.
 
+        `progress` receives the number of windows done and of all windows.
         PyTorch computes it, the reference, unless onnxruntime or int8 weights were asked for when the model was loaded.
         """
         from mingyue.scoring import score
@@ -190,6 +192,7 @@ class Model(LoadedModel[ModelConfig, "DecoderOnly", "OnnxModel"]):
                 stride=stride,
                 starts_with_bos=self.starts_with_bos,
                 backend=backend,
+                progress=progress,
             )
         if not found.scored:
             notes.append(

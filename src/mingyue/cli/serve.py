@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from mingyue.cli.invocation import OK
 from mingyue.cli.options import COMMAND_LINE, takes
 from mingyue.cli.screen import print_note, write
 from mingyue.config import ServeSettings
@@ -15,6 +17,7 @@ from mingyue.words import tr
 
 _MODELS = "Run folders or model folders; a request names a model by the name of its folder."
 _KEY = "MINGYUE_API_KEY"
+_LAST_SECONDS = 0.5
 
 
 @takes(ServeSettings)
@@ -34,8 +37,12 @@ def serve(
         raise SettingsError(
             tr("there is no model to serve"), advice=tr("Give the folder of one: mingyue serve runs/demo")
         )
-    if "api_key" not in given and os.environ.get(_KEY):
-        given["api_key"] = os.environ[_KEY]
+    if "api_key" not in given and (key := os.environ.get(_KEY)) is not None:
+        if not key:
+            raise SettingsError(
+                tr("{name} is set, but empty", _KEY), advice=tr("Give it a key, or unset it for a server without one.")
+            )
+        given["api_key"] = key
     settings = ServeSettings.read(given, source=COMMAND_LINE)
     try:
         import fastapi as _fastapi
@@ -62,3 +69,7 @@ def serve(
         print_note(tr("Everyone who reaches this address can use the server: there is no --api-key."))
     write(tr("Serving {names} at {url}. Stop with Ctrl-C.\n", ", ".join(catalog.models), server.url))
     server.run(lambda n: print_note(tr("Stopping. Requests in progress: {n}. Press Ctrl-C again to end now.", n)))
+    if not server.backend.is_idle_within(_LAST_SECONDS):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(OK)  # Python would wait for a computation that nobody waits for, and that cannot be stopped

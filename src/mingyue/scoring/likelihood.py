@@ -8,7 +8,7 @@ stride costs more forward passes and gives each token more context.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mingyue.text import Tokenizer
 
 _MAX_TOKENS = 1 << 13  # per forward pass (at least one window)
+_MAX_TOKENS_BETWEEN = 1 << 11  # the same where progress is reported
 _PIECE = 256  # tokens that a back end reads at once
 _MAX_LOGITS = 1 << 24  # computed at once: 64 MB
 
@@ -106,8 +107,11 @@ def score(
     starts_with_bos: bool,
     stride: int | None = None,
     backend: Backend | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Score:
     """Score a text. `stride` is from 1 to the context (default: half of it). `backend` computes it, if one is given.
+
+    `progress` receives the number of windows done and of all windows; what it raises ends the computation.
 
     With `starts_with_bos`, BOS precedes the text and the first token is scored too; without, the first token is only
     read. Raises `GenerationError` for an empty text, a stride out of range, ids outside the vocabulary, or a model
@@ -119,7 +123,7 @@ def score(
     if not ids:
         raise GenerationError(tr("there is nothing to score: the text is empty"))
     inputs = [tokenizer.bos_id, *ids] if starts_with_bos else ids
-    logprobs = token_logprobs(model, inputs, stride=stride, backend=backend)
+    logprobs = token_logprobs(model, inputs, stride=stride, backend=backend, progress=progress)
     per_token = logprobs if starts_with_bos else [None, *logprobs]
     n_bytes = len(text.encode("utf-8")) - (0 if starts_with_bos else len(tokenizer.token_bytes(ids[0])))
     return Score(
@@ -150,7 +154,12 @@ def window_starts(n_targets: int, context: int, stride: int) -> list[tuple[int, 
 
 
 def token_logprobs(
-    model: DecoderOnly, ids: Sequence[int], *, stride: int | None = None, backend: Backend | None = None
+    model: DecoderOnly,
+    ids: Sequence[int],
+    *,
+    stride: int | None = None,
+    backend: Backend | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[float]:
     """log P (natural) of each of `ids` but the first, given those before it, in windows as in `score`.
 
@@ -172,13 +181,22 @@ def token_logprobs(
             advice=tr("The tokenizer does not belong to this model."),
         )
     starts = window_starts(len(ids) - 1, context, stride)
+    found: list[float] = []
     if backend is not None:
-        return _checked([value for start in starts for value in _score_window(backend, ids, start)])
-    n_rows = max(1, _MAX_TOKENS // min(context, len(ids)))
+        for done, start in enumerate(starts, start=1):
+            found += _score_window(backend, ids, start)
+            if progress is not None:
+                progress(done, len(starts))
+        return _checked(found)
+    n_rows = max(1, (_MAX_TOKENS if progress is None else _MAX_TOKENS_BETWEEN) // min(context, len(ids)))
     ids_T = torch.tensor(ids, device=model.embedding.weight.device)
+    parts: list[Tensor] = []
     with evaluating(model), torch.inference_mode():
-        found = [_score_windows(model, ids_T, starts[at : at + n_rows]) for at in range(0, len(starts), n_rows)]
-    return _checked([value for part in found for value in part.tolist()])
+        for at in range(0, len(starts), n_rows):
+            parts.append(_score_windows(model, ids_T, starts[at : at + n_rows]))
+            if progress is not None:
+                progress(min(at + n_rows, len(starts)), len(starts))
+    return _checked([value for part in parts for value in part.tolist()])
 
 
 def _checked(logprobs: list[float]) -> list[float]:

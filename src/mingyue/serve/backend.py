@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -43,9 +43,12 @@ class Backend:
         """Requests admitted and not yet answered in full."""
         self.abort: Callable[[object], None] = lambda _client: None
         """Closes the connection of a client at once, without waiting for it to read."""
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """The tasks of the requests in progress."""
         self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
         self._calls = 0
         self._worker = ThreadPoolExecutor(1, "mingyue-calls")
+        self._computing = threading.Lock()
         self._mailbox: Mailbox | None = None
 
     @property
@@ -67,6 +70,11 @@ class Backend:
         for channel in list(self._channels):
             channel.fail(stopping())
 
+    def end_requests(self) -> None:
+        """End every request in progress, whatever it waits for; its client learns that the server stops."""
+        for task in list(self.tasks):
+            task.cancel()
+
     async def call(self, request: Request, function: Callable[[Progress], T]) -> T:
         """The result of a computation in the worker thread; calls run one after another.
 
@@ -82,8 +90,9 @@ class Backend:
                 raise _CancelledCallError
 
         def run() -> T:
-            progress(0, 0)
-            return function(progress)
+            with self._computing:
+                progress(0, 0)
+                return function(progress)
 
         self._calls += 1
         waiting = asyncio.get_running_loop().run_in_executor(self._worker, run)
@@ -102,6 +111,12 @@ class Backend:
         """End the worker and the threads that generate."""
         self._worker.shutdown(wait=False, cancel_futures=True)
         self.catalog.close(drain_seconds)
+
+    def is_idle_within(self, seconds: float) -> bool:
+        """Whether the worker computes nothing any more, or ends what it computes within that time."""
+        if found := self._computing.acquire(timeout=seconds):
+            self._computing.release()
+        return found
 
 
 async def gone(request: Request) -> None:

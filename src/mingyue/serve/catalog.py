@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mingyue.generation.service import Service
 
 _GIB = 2**30
+UNNAMED = ("source", "target")
+"""What stands for the codes of languages that nobody named."""
 _LANGUAGES = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")
 
 
@@ -190,7 +192,7 @@ def _fingerprint(training: Mapping[str, Any], tokenizer: str) -> str:
 def _languages(name: str) -> tuple[str, str]:
     """Codes of languages from a name such as en-de; else words that say which side is which."""
     match = _LANGUAGES.fullmatch(name)
-    return (match[1], match[2]) if match else ("source", "target")
+    return (match[1], match[2]) if match else UNNAMED
 
 
 def _pair(given: str) -> tuple[str, tuple[str, str]]:

@@ -17,7 +17,7 @@ from mingyue.serve.backend import Backend, Progress, not_supported
 from mingyue.serve.errors import ApiError
 from mingyue.serve.fields import Ids, Name
 from mingyue.serve.json_response import Json
-from mingyue.serve.neutral import Body
+from mingyue.serve.neutral import Body, Takes
 from mingyue.words import tr
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ Texts = Annotated[str, Field(min_length=1)]
 class EmbeddingsBody(Body):
     """A request for the vectors of texts."""
 
-    input: Texts | Annotated[list[Texts], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)]
+    input: Annotated[
+        Texts | Annotated[list[Texts], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)],
+        Takes(tr("it is a text, a list of texts, a list of ids, or a list of lists of ids; none of them is empty")),
+    ]
     """A text, several, or the same as lists of token ids, which are read as they are."""
     model: Name | None = None
     """Name of the model, as in /v1/models; null = the first."""

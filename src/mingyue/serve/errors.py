@@ -18,7 +18,7 @@ from starlette.responses import Response
 from mingyue.config.numbers import said_of
 from mingyue.errors import MingyueError
 from mingyue.generation.service import BusyError
-from mingyue.serve.json_response import Json
+from mingyue.serve.json_response import Json, to_json
 from mingyue.words import Language, Words, in_language, tr
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -33,6 +33,7 @@ _CODES = {
     503: "unavailable",
 }
 _PHRASES = {
+    400: tr("the body cannot be read"),
     404: tr("there is nothing under this address"),
     405: tr("this address does not take this method"),
 }
@@ -95,6 +96,12 @@ def error_response(error: ApiError, language: Language = "en") -> Response:
     return Json(error_body(message, error.status, error.param, error.code), error.status, error.headers)
 
 
+def error_event(error: ApiError, language: Language = "en") -> bytes:
+    """The event for an error after the status of a stream was sent; clients raise it."""
+    message = in_language(error.message, language)
+    return b"data: " + to_json(error_body(message, error.status, error.param, error.code)) + b"\n\n"
+
+
 def language_of(request: Request) -> Language:
     """The language of the messages of an answer: Chinese where the client prefers it."""
     return "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
@@ -126,9 +133,9 @@ def invalid(problems: Sequence[Mapping[str, Any]]) -> ApiError:
     param = str(path[0]) if path else None
     kind = problem["type"]
     if kind == "json_invalid":
-        return ApiError(tr("the body is not JSON: {reason}", problem.get("ctx", {}).get("error", problem["msg"])))
+        return ApiError(tr("the body is not JSON{reason}", _place_of(problem)))
     if param is None:
-        return ApiError(tr("the body must be a JSON object: {message}", said_of(problem)), code="invalid_body")
+        return ApiError(tr("the body must be a JSON object"), code="invalid_body")
     if kind == "extra_forbidden":
         return ApiError(tr("there is no field {param!r}", param), param=param, code="unknown_field")
     if kind == "missing" and len(path) == 1:
@@ -140,6 +147,16 @@ def invalid(problems: Sequence[Mapping[str, Any]]) -> ApiError:
     same = {said_of(one): None for one in problems if list(_own(one))[:1] == [param]}
     message = Words(" / ".join(same), lambda: " / ".join(in_language(one, "zh") for one in same))
     return ApiError(tr("{param}: {message}", param, message), param=param, code="invalid_value")
+
+
+def _place_of(problem: Mapping[str, Any]) -> Words:
+    """Where, and in English why, a text is not JSON."""
+    reason = ": " + problem.get("ctx", {}).get("error", problem["msg"])
+    at = problem["loc"][-1] if problem["loc"] else None
+    if not isinstance(at, int):  # pydantic's own reason names the place
+        return Words(reason, "")
+    place = tr(" (character {at:,})", at + 1)
+    return Words(reason + str(place), lambda: place.zh)
 
 
 def _own(problem: Mapping[str, Any]) -> list[str]:

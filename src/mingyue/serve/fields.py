@@ -10,7 +10,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mingyue.serve.neutral import Body, OnlyDefaultTier, OnlyEmptyList, OnlyEmptyText, OnlyFalse, OnlyNoTool, OnlyNull
+from mingyue.serve.neutral import (
+    Body,
+    OnlyDefaultTier,
+    OnlyEmptyList,
+    OnlyEmptyText,
+    OnlyFalse,
+    OnlyNoTool,
+    OnlyNull,
+    Takes,
+)
+from mingyue.words import tr
 
 MAX_STOPS, MAX_STOP_LENGTH = 64, 1000
 MAX_TOP = 20
@@ -19,9 +29,22 @@ DEFAULT_TOKENS = 16
 
 Id = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Ids = Annotated[list[Id], Field(min_length=1)]
-Prompt = str | Annotated[list[str], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)]
+_PROMPT_TAKES = Takes(tr("it is a text, a list of texts, a list of ids, or a list of lists of ids; no list is empty"))
+Prompt = Annotated[
+    str | Annotated[list[str], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)], _PROMPT_TAKES
+]
 """A text, several texts, the ids of a text, the ids of several texts."""
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
+Stops = Annotated[
+    StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)],
+    Takes(
+        tr(
+            "it is a text of 1 to {length:,} characters, or a list of at most {n} of them",
+            MAX_STOP_LENGTH,
+            MAX_STOPS,
+        )
+    ),
+]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 BiasId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
@@ -62,7 +85,7 @@ class Sampling(Body):
     """Added to the logits, by id."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     """Seed: the same request with the same seed gives the same texts; null = another one each time."""
-    stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = None
+    stop: Stops | None = None
     """Strings that end the text; they are not part of it."""
     stream: bool | None = None
     """Whether the text is sent while it is generated, as server-sent events."""
@@ -124,7 +147,7 @@ class Message(Body):
     """One message of a conversation."""
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: str | list[TextPart]
+    content: Annotated[str | list[TextPart], Takes(tr("`content` is a text, or a list of parts of the type text"))]
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_calls: OnlyEmptyList = None
     refusal: OnlyEmptyText = None
@@ -138,7 +161,7 @@ class Message(Body):
 class TextFormat(Body):
     """The form of an answer: text."""
 
-    type: Literal["text"]
+    type: Annotated[Literal["text"], Takes(tr("the server answers in text only"))]
 
 
 class ChatBody(Sampling):

@@ -7,17 +7,18 @@ the answers. So the names under which the server is reached are checked (Host), 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import time
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mingyue.serve.backend import Backend
-from mingyue.serve.errors import ApiError, busy, error_response, language_of, stopping
+from mingyue.serve.errors import ApiError, busy, error_event, error_response, language_of, stopping
 from mingyue.serve.translating import FORM
 from mingyue.words import tr
 
@@ -26,6 +27,8 @@ OPEN = frozenset({"/health"})
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _JSON = "application/json"
 _BODY_SECONDS = 30.0
+_LAST_SECONDS = 0.5
+"""For the last that a client is told when the server stops."""
 
 
 class Guard:
@@ -63,6 +66,8 @@ class Guard:
             await self._admitted(request, receive, answer)
         except ApiError as error:
             await error_response(error, language_of(request))(scope, receive, answer.send)
+        except asyncio.CancelledError:  # the time of this request is over, since the server stops
+            await _give_up(request, receive, answer)
         except Exception:  # reported where it was answered; an answer that has begun just ends
             if not answer.begun:
                 raise
@@ -77,12 +82,16 @@ class Guard:
             raise stopping()
         if backend.in_progress >= backend.settings.max_requests:
             raise busy(tr("{n} requests are in progress already", backend.in_progress))
+        task = asyncio.current_task()
+        assert task is not None
+        backend.tasks.add(task)
         backend.in_progress += 1
         backend.metrics.in_progress.inc()
         try:
             body = await _body(request, receive, backend.settings.max_body_bytes)
             await self._app(request.scope, _Replay(body, receive).receive, answer.send)
         finally:
+            backend.tasks.discard(task)
             backend.in_progress -= 1
             backend.metrics.in_progress.dec()
 
@@ -142,6 +151,7 @@ class _Answer:
     def __init__(self, send: Send, origin: str | None) -> None:
         self._send, self._origin = send, origin
         self.status = 0
+        self.has_ended = self.is_stream = False
 
     @property
     def begun(self) -> bool:
@@ -154,12 +164,15 @@ class _Answer:
             self.status = message["status"]
             headers = MutableHeaders(raw=list(message["headers"]))
             headers["X-Content-Type-Options"] = "nosniff"
+            self.is_stream = headers.get("content-type", "").startswith("text/event-stream")
             if self._origin is not None:
                 headers["Access-Control-Allow-Origin"] = self._origin
                 headers["Access-Control-Allow-Methods"] = "GET, POST"
                 headers["Access-Control-Allow-Headers"] = "Authorization, Content-Type"
                 headers.append("Vary", "Origin")
             message = {**message, "headers": headers.raw}
+        elif not message.get("more_body", False):
+            self.has_ended = True
         await self._send(message)
 
 
@@ -200,6 +213,17 @@ async def _body(request: Request, receive: Receive, limit: int) -> bytes:
             status=408,
             headers={"Connection": "close"},
         ) from None
+
+
+async def _give_up(request: Request, receive: Receive, answer: _Answer) -> None:
+    """Say that the server stops, in the form of the answer, to a client that takes it soon."""
+    error, language = stopping(), language_of(request)
+    with contextlib.suppress(TimeoutError, OSError, ClientDisconnect):
+        async with asyncio.timeout(_LAST_SECONDS):
+            if not answer.begun:
+                await error_response(error, language)(request.scope, receive, answer.send)
+            elif answer.is_stream and not answer.has_ended:
+                await answer.send({"type": "http.response.body", "body": error_event(error, language)})
 
 
 def _too_large(limit: int) -> ApiError:

@@ -14,7 +14,7 @@ from mingyue.claims.registry import NAMES, find, group_of, written
 from mingyue.claims.report import load_results
 from mingyue.paths import path_of
 from mingyue.serve import shapes
-from mingyue.serve.backend import Backend
+from mingyue.serve.backend import Backend, Progress
 from mingyue.serve.catalog import Generator, ServedModel
 from mingyue.serve.errors import ApiError
 from mingyue.serve.fields import Name
@@ -55,7 +55,11 @@ def own_routes(backend: Backend) -> APIRouter:
                 param="stride",
                 code="invalid_value",
             )
-        found = await backend.call(request, lambda _: model.model.score(body.text, stride=body.stride).to_dict())
+
+        def scored(progress: Progress) -> Answer:
+            return model.model.score(body.text, stride=body.stride, progress=progress).to_dict()
+
+        found = await backend.call(request, scored)
         return Json({"model": model.name, **found})
 
     @routes.get("/runs", responses=shapes.answers(list[Answer]))

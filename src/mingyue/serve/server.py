@@ -98,11 +98,14 @@ class Server:
         if backend.in_progress:
             self._uvicorn.told(backend.in_progress)
         until = loop.time() + backend.settings.drain_seconds
-        while backend.in_progress and loop.time() < until:
+        while backend.in_progress and loop.time() < until and not self._uvicorn.hurried:
             await asyncio.sleep(_LOOK_SECONDS)
         if backend.in_progress:  # their time is over
-            backend.end_texts()
-            await asyncio.sleep(_LAST_SECONDS)
+            for end in (backend.end_texts, backend.end_requests):
+                end()
+                until = loop.time() + _LAST_SECONDS
+                while backend.in_progress and loop.time() < until:
+                    await asyncio.sleep(_LOOK_SECONDS / 5)
             self._uvicorn.force_exit = True
         self._uvicorn.should_exit = True
 
@@ -136,12 +139,14 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """The server of uvicorn, whose first signal starts to drain; a second one ends at once."""
+    """The server of uvicorn, whose first signal starts to drain; a second one ends that, a third one everything."""
 
     def __init__(self, config: uvicorn.Config, drain: Callable[[], object]) -> None:
         super().__init__(config)
         self._drain = drain
         self._signals = 0
+        self.hurried = False
+        """Whether what is in progress is not to be waited for."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: object = None
         self.told: Callable[[int], None] = lambda _n: None
@@ -154,8 +159,10 @@ class _Uvicorn(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The handler of SIGTERM and SIGINT."""
         self._signals += 1
-        if self._loop is None or self._signals > 1:
+        if self._loop is None or self._signals > 2:
             self.should_exit = self.force_exit = True
+        elif self._signals > 1:
+            self.hurried = True
         else:
             self._loop.call_soon_threadsafe(self._begin)
 

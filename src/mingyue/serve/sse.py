@@ -12,9 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mingyue.serve.backend import Backend, gone
-from mingyue.serve.errors import as_api_error, error_body, language_of
+from mingyue.serve.errors import as_api_error, error_event, language_of
 from mingyue.serve.json_response import to_json
-from mingyue.words import in_language
 
 DONE = b"data: [DONE]\n\n"
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -112,9 +111,7 @@ async def with_errors(request: Request, chunks: AsyncIterator[bytes]) -> AsyncIt
         async for chunk in chunks:
             yield chunk
     except Exception as error:  # whatever it is, the reader is told
-        raised = as_api_error(error)
-        message = in_language(raised.message, language_of(request))
-        yield b"data: " + to_json(error_body(message, raised.status, raised.param, raised.code)) + b"\n\n"
+        yield error_event(as_api_error(error), language_of(request))
 
 
 async def begun(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -14,13 +14,14 @@ from starlette.responses import Response
 from mingyue.config import TranslateSettings
 from mingyue.serve import shapes
 from mingyue.serve.backend import Backend, Progress
-from mingyue.serve.catalog import Catalog, ServedTranslator
+from mingyue.serve.catalog import UNNAMED, Catalog, ServedTranslator
 from mingyue.serve.errors import ApiError, invalid
 from mingyue.serve.json_response import Json
-from mingyue.serve.neutral import Body
+from mingyue.serve.neutral import Body, Takes
 from mingyue.words import tr
 
 FORM = "application/x-www-form-urlencoded"
+_AUTO = "auto"
 _BEAM = 4
 _MOST_ALTERNATIVES = 16
 _LONGEST = 20_000
@@ -32,13 +33,16 @@ Line = Annotated[str, Field(max_length=_LONGEST)]
 class TranslateBody(Body):
     """A text to translate."""
 
-    q: Line | Annotated[list[Line], Field(min_length=1)]
+    q: Annotated[
+        Line | Annotated[list[Line], Field(min_length=1)],
+        Takes(tr("it is a text of at most {n:,} characters, or a list of such texts, which is not empty", _LONGEST)),
+    ]
     """The text, or several; each line of a text is translated by itself."""
     source: Code
-    """Code of its language, as in /languages."""
+    """Code of its language, as in /languages; "auto" = that of the only model, where there is one."""
     target: Code
     """Code of the language of the translation."""
-    format: Literal["text"] = "text"
+    format: Annotated[Literal["text"], Takes(tr('only "text" is translated, no HTML'))] = "text"
     """Form of the text; HTML is not translated."""
     alternatives: Annotated[int, Field(ge=0, le=_MOST_ALTERNATIVES)] = 0
     """Number of further translations."""
@@ -106,8 +110,10 @@ async def _read(request: Request) -> TranslateBody:
         return TranslateBody.model_validate(values)
     except ValidationError as error:
         raise invalid(error.errors()) from None
-    except ValueError as error:  # bytes that are not UTF-8, too many fields
-        raise ApiError(tr("the body is not a form: {error}", error), code="invalid_body") from None
+    except ValueError:  # bytes that are not UTF-8, too many fields
+        raise ApiError(
+            tr("the body is no form of at most {n:,} fields in UTF-8", _MOST_FIELDS), code="invalid_body"
+        ) from None
 
 
 def _check_key(backend: Backend, request: Request, given: str | None) -> None:
@@ -122,15 +128,49 @@ def _find(catalog: Catalog, source: str, target: str) -> ServedTranslator:
     for one in catalog.translators():
         if (one.source, one.target) == (source, target):
             return one
-    known = ", ".join(f"{one.source} → {one.target}" for one in catalog.translators())
-    if not known:
+    served = list(catalog.translators())
+    if not served:
         raise ApiError(tr("no encoder-decoder model is served, so nothing is translated"), code="no_translator")
-    fits = any(one.source == source for one in catalog.translators())
-    raise ApiError(
-        tr("no model translates {source} to {target}; there are {known}", source, target, known),
-        param="target" if fits else "source",
-        code="unsupported_language",
-    )
+    fits = any(one.source == source for one in served)
+    known = ", ".join(f"{one.source} → {one.target}" for one in served)
+    if source == _AUTO and len(served) == 1:
+        if served[0].target == target:
+            return served[0]
+        fits = True
+    if source == _AUTO and not fits:
+        message = tr("languages are not detected: give the source; there are {known}", known)
+    else:
+        message = tr("no model translates {source} to {target}; there are {known}", source, target, known)
+    unnamed = [one.name for one in served if (one.source, one.target) == UNNAMED]
+    if unnamed:
+        message += tr(". Whoever starts the server names the languages: --language-pair {name}=en:de", unnamed[0])
+    raise ApiError(message, param="target" if fits else "source", code="unsupported_language")
+
+
+def _check_lengths(model: ServedTranslator, texts: list[list[str]]) -> None:
+    """Raise `ApiError` for a line with more tokens than the model reads: it would be cut."""
+    tokenizer, context = model.model.source_tokenizer, model.model.config.context
+    for number, lines in enumerate(texts, start=1):
+        for at, line in enumerate(lines, start=1):
+            length = len(tokenizer.encode(line)) + 1  # EOS
+            if length <= context or not line.strip():
+                continue
+            if len(texts) == len(lines) == 1:
+                message = tr(
+                    "This model's maximum context length is {context:,} tokens, and the text has {length:,}",
+                    context,
+                    length,
+                )
+            else:
+                message = tr(
+                    "This model's maximum context length is {context:,} tokens, and line {line:,} of text {number:,} "
+                    "has {length:,}",
+                    context,
+                    at,
+                    number,
+                    length,
+                )
+            raise ApiError(message, param="q", code="context_length_exceeded")
 
 
 def _translate(model: ServedTranslator, texts: list[str], alternatives: int, progress: Progress) -> list[list[str]]:
@@ -138,6 +178,7 @@ def _translate(model: ServedTranslator, texts: list[str], alternatives: int, pro
     n_best = alternatives + 1
     settings = TranslateSettings(beam=max(_BEAM, n_best), n_best=n_best)
     lines = [text.split("\n") for text in texts]
+    _check_lengths(model, lines)
     flat = [line for text in lines for line in text]
     found = iter(model.model.translate(flat, settings, progress=progress))
     results: list[list[str]] = []
