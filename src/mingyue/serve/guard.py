@@ -30,7 +30,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _JSON = "application/json"
 _BODY_SECONDS = 30.0
 _LAST_SECONDS = 0.5
-"""For the last that a client is told when the server stops."""
+"""For the last message to a client when the server stops."""
 
 
 class Guard:
