@@ -49,7 +49,7 @@ def test_openai_raises_its_own_errors(official, server):
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as long:
         official.completions.create(model="plain", prompt=PROMPT, max_tokens=1000)
-    assert long.value.code == "context_length_exceeded" and long.value.param == "prompt"
+    assert long.value.code == "context_length_exceeded" and long.value.param == "max_tokens"
     with pytest.raises(openai.BadRequestError) as chat:
         official.chat.completions.create(model="plain", messages=[{"role": "user", "content": "a"}])
     assert chat.value.code == "no_chat_template"

@@ -11,6 +11,7 @@ import time
 import httpx
 import pytest
 
+from mingyue.cli.main import main
 from mingyue.config import ServeSettings
 from mingyue.errors import DataError, SettingsError
 from mingyue.serve import Catalog, Server
@@ -69,6 +70,8 @@ def test_without_the_key_nothing_is_answered(get, method, path, given):
 def test_health_needs_no_key(get):
     assert get("/health", {"Authorization": None}).json() == {"status": "ok"}
     assert get("/v1/models").status_code == 200
+    answer = get("/health", {"Authorization": None}, "HEAD")
+    assert answer.status_code == 200 and answer.content == b""
 
 
 def test_translation_takes_the_key_of_its_form_too(get):
@@ -149,6 +152,9 @@ def test_a_body_that_is_no_request_is_refused(get, body):
 
 
 def test_other_addresses_and_methods(get):
+    plain = {"Content-Type": "text/plain"}
+    assert code_of(get("/v1/nothing", plain, "POST", content="x")) == (404, "not_found")
+    assert code_of(get("/v1/models", plain, "POST", content="x")) == (405, "method_not_allowed")
     assert code_of(get("/v1/nothing")) == (404, "not_found")
     assert code_of(get("/v1/models/nothing")) == (404, "model_not_found")
     assert code_of(get("/v1/models/..%2Fplain")) == (404, "not_found")
@@ -248,6 +254,36 @@ def test_a_port_in_use_is_reported(folders):
         catalog = Catalog({})
         with pytest.raises(SettingsError, match=f"port {port}"):
             Server(catalog, ServeSettings(port=port))
+
+
+def test_an_address_of_another_machine_is_not_taken_for_a_port_in_use(folders):
+    with pytest.raises(SettingsError, match=r"cannot listen on 192\.0\.2\.1") as caught:
+        Server(Catalog({}), ServeSettings(host="192.0.2.1", port=0))
+    assert "--host" in caught.value.advice and "--port" not in caught.value.advice
+
+
+def test_what_does_not_fit_the_context_is_named(server):
+    def asked(path=PATH, **body):
+        answer = httpx.post(server.url + path, json=body, timeout=20)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+        return error["param"], error["message"]
+
+    assert asked(prompt="明", max_tokens=64) == (
+        "max_tokens",
+        "This model's maximum context length is 64 tokens. Tokens of the prompt: 1, to be generated: 64. "
+        "With `sliding: true` generation continues beyond the context.",
+    )
+    assert asked(prompt="明" * 70, max_tokens=64)[0] == asked(prompt="明" * 70)[0] == "prompt"
+    chat = {"path": CHAT, "model": "talks"}
+    assert asked(**chat, messages=[USER], max_completion_tokens=64)[0] == "max_completion_tokens"
+    assert asked(**chat, messages=[{**USER, "content": "明" * 70}])[0] == "messages"
+
+
+def test_the_help_lists_the_choices_of_every_option(capsys):
+    assert main(["serve", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "torch or onnxruntime" in text and "fp32, int8" in text
 
 
 def test_a_listening_server_is_reached_from_this_machine_only(server):

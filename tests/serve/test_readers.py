@@ -321,3 +321,34 @@ def test_an_empty_key_in_the_environment_is_refused_as_an_empty_option_is(folder
             check=False,
         )
         assert found.returncode == 2 and message in found.stderr and "Serving" not in found.stdout
+
+
+SLEEPER = """
+import sys, time
+from mingyue import api
+from mingyue.cli.main import main
+api.Model.score = lambda *_, **given: time.sleep(60)
+sys.exit(main(["serve", *sys.argv[1:]]))
+"""
+
+
+def test_a_call_that_cannot_be_stopped_does_not_hold_the_process(folders):
+    command = [sys.executable, "-c", SLEEPER, str(folders["plain"]), "--port", "0", "--drain-seconds", "0.2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+    with subprocess.Popen(command, **pipes, env={**os.environ, "LC_ALL": "C"}) as server:
+        try:
+            url = server.stdout.readline().split()[3].rstrip(".")
+            answers = []
+            thread = threading.Thread(
+                target=lambda: answers.append(httpx.post(url + "/api/score", json={"text": "明"}, timeout=30))
+            )
+            thread.start()
+            wait(lambda: "requests_in_progress 2.0" in httpx.get(url + "/metrics").text, 20)
+            began = time.monotonic()
+            server.send_signal(signal.SIGTERM)
+            thread.join()
+            assert answers[0].status_code == 503 and answers[0].json()["error"] == STOPPED
+            assert server.wait(20) == 0 and time.monotonic() - began < 5
+            assert "Traceback" not in server.stderr.read()
+        finally:
+            server.kill()

@@ -55,7 +55,7 @@ class ServeSettings(Settings):
     device: str | None = None
     """cpu, cuda or mps [default: best available]."""
     backend: Literal["torch", "onnxruntime"] | None = None
-    """What computes the models [default: onnxruntime on CPUs, if installed; else torch]."""
+    """What computes the models, torch or onnxruntime [default: onnxruntime on CPUs, if installed]."""
     weights: Literal["fp32", "int8"] = "fp32"
     """Numbers of the weights: int8 is faster, less exact, and needs onnxruntime."""
     keep_alive_seconds: Count = 15

@@ -203,7 +203,9 @@ def _tokens(
     else:
         tokens, too_long = asked, longest + asked > model.context and not body.sliding
     if too_long:
-        raise _too_long(model, longest, asked, sliding=True)
+        fits = longest < model.context and asked
+        prompt = "messages" if isinstance(body, ChatBody) else "prompt"
+        raise _too_long(model, longest, asked, sliding=True, param=param if fits else prompt)
     if body.min_tokens is not None and body.min_tokens > tokens:
         raise ApiError(
             tr("min_tokens {min_tokens} is above the largest number of tokens, {tokens}", body.min_tokens, tokens),
@@ -213,19 +215,19 @@ def _tokens(
     return tokens
 
 
-def _too_long(model: Generator, length: int, asked: int | None, *, sliding: bool) -> ApiError:
-    generated = Words("", "") if not asked else tr(" and {asked:,} generated ones", asked)
+def _too_long(model: Generator, length: int, asked: int | None, *, sliding: bool, param: str = "prompt") -> ApiError:
+    generated = Words("", "") if not asked else tr(", to be generated: {asked:,}", asked)
     advice = tr(" With `sliding: true` generation continues beyond the context.") if sliding else Words("", "")
     return ApiError(
         tr(
-            "This model's maximum context length is {context:,} tokens, and the request has {length:,} tokens of "
-            "prompt{generated}.{advice}",
+            "This model's maximum context length is {context:,} tokens. Tokens of the prompt: {length:,}{generated}."
+            "{advice}",
             model.context,
             length,
             generated,
             advice,
         ),
-        param="prompt",
+        param=param,
         code="context_length_exceeded",
     )
 

@@ -38,7 +38,7 @@ class EmbeddingsBody(Body):
     ]
     """A text, several, or the same as lists of token ids, which are read as they are."""
     model: Name | None = None
-    """Name of the model, as in /v1/models; null = the first."""
+    """Name of the model, as in /v1/models; null = the first that continues texts."""
     encoding_format: Literal["float", "base64"] | None = None
     """Numbers, or the base64 form of little-endian fp32 numbers; null = float."""
     dimensions: Annotated[int, Field(ge=1, le=10**9)] | None = None

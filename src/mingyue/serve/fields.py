@@ -64,7 +64,7 @@ class Sampling(Body):
     """The fields that completions and chats share."""
 
     model: Name | None = None
-    """Name of the model, as in /v1/models; null = the first."""
+    """Name of the model, as in /v1/models; null = the first that continues texts."""
     n: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Number of texts for each prompt; null = 1."""
     temperature: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None

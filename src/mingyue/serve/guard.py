@@ -13,9 +13,11 @@ import ipaddress
 import time
 from urllib.parse import urlsplit
 
+from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.routing import Match
+from starlette.types import Message, Receive, Scope, Send
 
 from mingyue.serve.backend import Backend
 from mingyue.serve.errors import ApiError, busy, error_event, error_response, language_of, stopping
@@ -28,13 +30,13 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _JSON = "application/json"
 _BODY_SECONDS = 30.0
 _LAST_SECONDS = 0.5
-"""For the last that a client is told when the server stops."""
+"""For the last message to a client when the server stops."""
 
 
 class Guard:
     """The outermost ASGI application."""
 
-    def __init__(self, app: ASGIApp, backend: Backend) -> None:
+    def __init__(self, app: Starlette, backend: Backend) -> None:
         self._app, self._backend = app, backend
         settings = backend.settings
         self._hosts = {*_LOOPBACK, settings.host.lower(), *(one.lower() for one in settings.allowed_host)}
@@ -133,7 +135,8 @@ class Guard:
         length = request.headers.get("content-length", "0")
         has_body = length.strip() != "0" or "transfer-encoding" in request.headers
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if has_body and kind != _JSON and not (kind == FORM and request.url.path == "/translate"):
+        sound = kind == _JSON or (kind == FORM and request.url.path == "/translate")
+        if has_body and not sound and any(one.matches(request.scope)[0] is Match.FULL for one in self._app.routes):
             raise ApiError(tr("the body must be application/json, not {kind!r}", kind), status=415)
         limit = self._backend.settings.max_body_bytes
         if length.isdigit() and int(length) > limit:

@@ -34,7 +34,7 @@ class ScoreBody(Body):
     """A text to score."""
 
     model: Name | None = None
-    """Name of the model, as in /v1/models; null = the first."""
+    """Name of the model, as in /v1/models; null = the first that continues texts."""
     text: Annotated[str, Field(min_length=1)]
     """The text, of any length."""
     stride: Annotated[int, Field(ge=1, le=10**9)] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Callable, Generator
@@ -179,8 +180,11 @@ def _listening(settings: ServeSettings) -> socket.socket:
         found.listen(_BACKLOG)
     except OSError as error:
         found.close()
+        port = error.errno in (errno.EADDRINUSE, errno.EACCES)
         raise SettingsError(
             tr("cannot listen on {host}, port {port}: {reason}", settings.host, settings.port, reason_of(error)),
-            advice=tr("Give another --port; --port 0 takes any free one."),
+            advice=tr("Give another --port; --port 0 takes any free one.")
+            if port
+            else tr("Give --host an address of this machine; 0.0.0.0 stands for all of them."),
         ) from None
     return found

@@ -36,6 +36,11 @@ def status_routes(backend: Backend) -> APIRouter:
         """Whether the server takes requests; 503 while it stops."""
         return Json({"status": "draining" if backend.draining else "ok"}, 503 if backend.draining else 200)
 
+    @routes.head("/health", include_in_schema=False)
+    async def health_alone() -> Response:
+        """The status of /health."""
+        return await health()
+
     @routes.get("/version", tags=["monitoring"], responses=shapes.answers(shapes.Version))
     async def version() -> Response:
         """The version of Mingyue."""
