@@ -270,6 +270,9 @@ def test_one_bad_request_ends_alone_and_the_rest_goes_on(lively, letters):
     assert good[-1].result.ids == alone(TorchBackend(model), rules, Request("", (1, 3), GREEDY))
     with pytest.raises(GenerationError, match="token 99"):
         service.submit(Request("", (99,), GREEDY), good.append)
+    for token in (-1, 23):
+        with pytest.raises(GenerationError, match=f"token {token},"):
+            service.submit(Request("", (1,), GREEDY, logit_bias={token: 1.0}), good.append)
     service.close()
     with pytest.raises(GenerationError, match=r"needs .* bytes"):
         Service(backend, rules, cache_bytes=backend.row_bytes - 1)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mingyue.generation.engine import Engine
     from mingyue.generation.hypotheses import Hypothesis
     from mingyue.generation.prompts import finished, generate, stream, stream_prompts
-    from mingyue.generation.request import Request, TokenScore
+    from mingyue.generation.request import PromptToken, Request
     from mingyue.generation.rules import TokenRules
     from mingyue.generation.sampling import distribution
     from mingyue.generation.sequence import Event, Generation
@@ -31,10 +31,10 @@ __all__ = [
     "Generation",
     "Hypothesis",
     "Job",
+    "PromptToken",
     "Request",
     "Service",
     "TokenRules",
-    "TokenScore",
     "TorchBackend",
     "Translation",
     "distribution",
@@ -54,7 +54,7 @@ __getattr__ = lazy_names(
         "engine": ("Engine",),
         "hypotheses": ("Hypothesis",),
         "prompts": ("finished", "generate", "stream", "stream_prompts"),
-        "request": ("Request", "TokenScore"),
+        "request": ("Request", "PromptToken"),
         "rules": ("TokenRules",),
         "sampling": ("distribution",),
         "sequence": ("Event", "Generation"),

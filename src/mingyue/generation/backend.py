@@ -42,7 +42,7 @@ class Backend(ABC):
     def copy(self, source: int, target: int, length: int) -> None:
         """Make row `target` hold the first `length` positions of row `source`."""
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that are reserved for keys and values."""
-        return 0
+
+def grown(wanted: int, held: int) -> int:
+    """How many rows to make room for: twice those held at least, so that rows that come singly are seldom copied."""
+    return held if wanted <= held else max(wanted, 2 * held)

@@ -18,7 +18,7 @@ import numpy as np
 
 from mingyue.errors import GenerationError
 from mingyue.generation.backend import Backend, Logits
-from mingyue.generation.request import TokenScore
+from mingyue.generation.request import PromptToken
 from mingyue.generation.sampling import choose, log_softmax, top_tokens
 from mingyue.generation.sequence import Event, GeneratedSequence
 from mingyue.generation.window import window_start
@@ -37,7 +37,7 @@ class _Row:
 
     def __init__(self, sequence: GeneratedSequence, context: int) -> None:
         self.sequence, self._context = sequence, context
-        self.scores: list[TokenScore] = []
+        self.scores: list[PromptToken] = []
         """Of the prompt, where they are asked for."""
         self.waits_for_scores = sequence.request.prompt_logprobs is not None
         self.restart()
@@ -90,7 +90,7 @@ class _Row:
         for offset in range(len(ids)):
             token = self.sequence.ids[at + offset + 1]
             logprobs_V = logprobs_TV[offset]
-            self.scores.append(TokenScore(token, float(logprobs_V[token]), top_tokens(logprobs_V, n_top)))
+            self.scores.append(PromptToken(token, float(logprobs_V[token]), top_tokens(logprobs_V, n_top)))
 
 
 class Engine:
@@ -244,7 +244,7 @@ class Engine:
     def _prompt_scores(self, row: _Row) -> list[Output]:
         """The log-probabilities of a prompt that is read; tokens before the window have none."""
         sequence, row.waits_for_scores = row.sequence, False
-        without = [TokenScore(token, None) for token in sequence.request.ids[: row.start + 1]]
+        without = [PromptToken(token, None) for token in sequence.request.ids[: row.start + 1]]
         outputs: list[Output] = [(sequence, sequence.score_prompt((*without, *row.scores)))]
         row.scores = []
         if sequence.request.settings.max_new_tokens == 0:

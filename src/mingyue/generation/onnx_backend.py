@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mingyue.config import ModelConfig
-from mingyue.generation.backend import Backend, Logits
-from mingyue.graphs import graph_weights, open_session, padded_head
-from mingyue.graphs.weights import Array, WeightKind
+from mingyue.generation.backend import Backend, Logits, grown
+from mingyue.graphs import bound, graph_weights, open_session, padded_head
+from mingyue.graphs.weights import Array, WeightKind, adds_positions
 
 _KEPT_SHAPES = 8
 """Numbers of rows whose buffers are kept: each has logits of its own, which are rows × V."""
@@ -30,7 +30,6 @@ class OnnxModel:
     ) -> None:
         """`tensors`: of the model's `state_dict()`. Raises `GraphError`."""
         self.config, self.kind, self.head = config, kind, padded_head(config)
-        self.adds_positions = config.positions in ("learned", "sinusoidal")
         self._weights = graph_weights(config, tensors, kind)  # the session uses these arrays
         self.session = open_session(graph, self._weights, threads=threads)
 
@@ -52,12 +51,10 @@ class OnnxBackend(Backend):
         return 2 * self._config.n_layers * self._config.n_kv_heads * capacity * self._head * 4
 
     def reserve(self, rows: int, capacity: int) -> None:
-        """Grows to twice the rows at least; memory is taken by the system when it is first written to."""
+        """Larger buffers, with what is held; the system takes memory when it is first written to."""
         if rows <= self._rows and capacity <= self._capacity:
             return
-        if rows > self._rows > 0:
-            rows = max(rows, 2 * self._rows)
-        rows, capacity = max(rows, self._rows), max(capacity, self._capacity)
+        rows, capacity = grown(rows, self._rows), max(capacity, self._capacity)
         shape = (rows, self._config.n_kv_heads, capacity, self._head)
         for layer in range(self._config.n_layers):
             for name in (f"key_{layer}", f"value_{layer}"):
@@ -93,11 +90,6 @@ class OnnxBackend(Backend):
         for held in self._caches.values():
             held[target, :, :length] = held[source, :, :length]
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that are reserved for keys and values."""
-        return self._rows * self._bytes(self._capacity)
-
 
 class _Step:
     """The buffers of a run over rows of so many tokens: bound once, used for every run of this shape."""
@@ -118,7 +110,6 @@ class _Step:
         self._count = np.zeros(1, dtype=np.int32)
         self._wanted = np.arange(n_rows * n_tokens - n_logits, n_rows * n_tokens)  # the last ones
         self.logits = np.zeros((n_logits, model.config.vocab_size), dtype=np.float32)
-        self._binding = model.session.io_binding()
         inputs: dict[str, Array] = {
             "ids": self._ids,
             "last_positions": self._last,
@@ -126,13 +117,10 @@ class _Step:
             "rows": self._wanted,
             **caches,
         }
-        if model.adds_positions:
+        if adds_positions(model.config):
             inputs["positions"] = self._positions
-        for name, array in inputs.items():
-            self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         outputs: dict[str, Array] = {"logits": self.logits, **{f"new_{name}": held for name, held in caches.items()}}
-        for name, array in outputs.items():
-            self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        self._binding = bound(model.session, inputs, outputs)
 
     def run(self, positions: Sequence[int] | range, ids: Sequence[int]) -> None:
         """`logits` are those of the last tokens, as many as wanted, of all rows together."""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mingyue.config import EncoderDecoderConfig
 from mingyue.generation.decoding import Decoder, Decoding
-from mingyue.graphs import Array, WeightKind, graph_weights, open_session, padded_head
-from mingyue.graphs.weights import weights_of_encoder, weights_of_steps
+from mingyue.graphs import Array, WeightKind, bound, graph_weights, open_session, padded_head
+from mingyue.graphs.weights import adds_positions, weights_of_encoder, weights_of_steps
 
 if TYPE_CHECKING:
     from mingyue.generation.hypotheses import SourceBatch
@@ -76,16 +76,12 @@ class _OnnxDecoding(Decoding):
             "n_positions": np.array([position + 1], dtype=np.int32),
             **self._memory,
         }
-        if self._config.positions in ("learned", "sinusoidal"):
+        if adds_positions(self._config):
             inputs["positions"] = np.full((n_rows, 1), position, dtype=np.int64)
         caches = {name: held[:n_rows] for name, held in self._caches.items()}
         outputs: dict[str, Array] = {"logits": logits_RV, **{f"new_{name}": held for name, held in caches.items()}}
-        binding = self._decoder.decoder.io_binding()
-        for name, array in (inputs | caches).items():
-            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        for name, array in outputs.items():
-            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        self._decoder.decoder.run_with_iobinding(binding)
+        session = self._decoder.decoder
+        session.run_with_iobinding(bound(session, inputs | caches, outputs))
         self._held += 1
         return torch.from_numpy(logits_RV)
 

@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class TokenScore:
+class PromptToken:
     """A token of a prompt and its log P (natural) under the model; the first token has none."""
 
     token: int

@@ -74,7 +74,8 @@ class TokenRules:
         return self._allowed[key]
 
     def sequence(self, request: Request) -> GeneratedSequence:
-        """A request ready for the engine."""
+        """A request ready for the engine. Raises `GenerationError` for ids of prompt or biases that do not exist."""
+        self.check_ids([*request.ids, *request.logit_bias])
         return GeneratedSequence(request, self.tokenizer, self.allowed(request.settings), vocab_size=self.vocab_size)
 
     def _make_allowed(self, allow_unseen: bool, valid_utf8: bool) -> AllowedTokens:

@@ -64,9 +64,9 @@ def choose(
     choices: dict[int, Choice] = {}
     for rows in _alike(sequences):
         settings = sequences[rows[0]].request.settings
-        places = [sequences[row].place for row in rows]
+        drawn = [] if settings.temperature == 0.0 else [_uniform_of(sequences[row]) for row in rows]
         group_RV = logits_RV if len(rows) == len(sequences) else logits_RV[rows]
-        for row, token in zip(rows, choose_tokens(group_RV, settings, places), strict=True):
+        for row, token in zip(rows, choose_tokens(group_RV, settings, drawn), strict=True):
             logprobs_V, n_top = logprobs[row], sequences[row].request.top_logprobs
             if token is None:
                 continue
@@ -78,12 +78,16 @@ def choose(
 
 
 def _alike(sequences: Sequence[GeneratedSequence]) -> list[list[int]]:
-    """Rows grouped by their sampling settings, so that a step of numpy serves many of them."""
+    """Rows grouped by the settings of steps 3 to 6, so that a step of numpy serves many of them."""
     groups: dict[object, list[int]] = {}
     for row, sequence in enumerate(sequences):
         asked = sequence.request.settings
-        groups.setdefault((asked.temperature, asked.top_k, asked.top_p, asked.min_p, asked.seed), []).append(row)
+        groups.setdefault((asked.temperature, asked.top_k, asked.top_p, asked.min_p), []).append(row)
     return list(groups.values())
+
+
+def _uniform_of(sequence: GeneratedSequence) -> float:
+    return uniform(sequence.request.settings.seed, *sequence.place)
 
 
 def _adjust(logits_V: npt.NDArray[np.float32], sequence: GeneratedSequence) -> None:
@@ -102,10 +106,11 @@ def _adjust(logits_V: npt.NDArray[np.float32], sequence: GeneratedSequence) -> N
         logits_V[sequence.eos_id] = -np.inf
 
 
-def choose_tokens(
-    logits_RV: Logits, settings: GenerateSettings, places: Sequence[tuple[int, int, int]]
-) -> list[int | None]:
-    """Steps 3 to 7: a token for each row, or None where none can be chosen. `places`: (prompt, sample, position)."""
+def choose_tokens(logits_RV: Logits, settings: GenerateSettings, uniforms: Sequence[float]) -> list[int | None]:
+    """Steps 3 to 7: a token for each row, or None where none can be chosen.
+
+    `uniforms`: the number of each row (see `uniform`); not read at temperature 0.
+    """
     each_R = np.arange(len(logits_RV))
     if settings.temperature == 0.0:
         tokens_R = logits_RV.argmax(axis=-1)  # of NaN, where there is one
@@ -114,9 +119,8 @@ def choose_tokens(
         possible_R = logits_RV.max(axis=-1) > -np.inf  # False for NaN
         if not possible_R.all():
             logits_RV = np.where(possible_R[:, None], logits_RV, 0.0)
-        uniforms_R = np.array([uniform(settings.seed, *place) for place in places])
         ids_RK, probabilities_RK = _candidates(logits_RV, settings)
-        _, drawn_R = draw(probabilities_RK, uniforms_R)
+        _, drawn_R = draw(probabilities_RK, np.array(uniforms))
         tokens_R = drawn_R if ids_RK is None else ids_RK[each_R, drawn_R]
     return [token if possible else None for token, possible in zip(tokens_R.tolist(), possible_R.tolist(), strict=True)]
 

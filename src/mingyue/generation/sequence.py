@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mingyue.generation.allowed import AllowedTokens
-from mingyue.generation.request import Request, TokenScore
+from mingyue.generation.request import PromptToken, Request
 from mingyue.generation.stopping import StopTexts
 from mingyue.reprs import shortened, text_html
 from mingyue.text.utf8 import BOUNDARY
@@ -67,7 +67,7 @@ class Event:
     """The finished text, in its last event."""
     top: tuple[tuple[int, float], ...] = ()
     """The likeliest tokens in place of this one and their log P (natural), the likeliest first; on request."""
-    prompt_scores: tuple[TokenScore, ...] | None = None
+    prompt_scores: tuple[PromptToken, ...] | None = None
     """The tokens of the prompt and their log P, on request: an event of its own, before the first token."""
 
 
@@ -140,7 +140,7 @@ class GeneratedSequence:
         """The only event of a text of 0 new tokens."""
         return self._event("", None, None, "length")
 
-    def score_prompt(self, scores: tuple[TokenScore, ...]) -> Event:
+    def score_prompt(self, scores: tuple[PromptToken, ...]) -> Event:
         """The event with the log-probabilities of the prompt."""
         return Event(self.request.prompt_index, self.request.sample, "", None, prompt_scores=scores)
 

@@ -103,7 +103,6 @@ class Service:
         `receive` must not block: every other text waits for it. Raises `BusyError` when too many requests wait, and
         `GenerationError` for ids that the model does not know.
         """
-        self._rules.check_ids(request.ids)
         job = Job(self, self._rules.sequence(request), receive)
         with self._changed:
             if self._closing:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mingyue.generation.backend import Backend, Logits
+from mingyue.generation.backend import Backend, Logits, grown
 from mingyue.generation.evaluating import evaluating
 from mingyue.models import DecoderOnly, sizes
 
@@ -23,13 +23,12 @@ class TorchBackend(Backend):
         self._cache = model.new_cache(0, capacity=1)
 
     def reserve(self, rows: int, capacity: int) -> None:
-        """Grows to twice the rows at least, so that rows that come one by one are not copied each time."""
+        """A larger cache, with what is held."""
         held = self._cache
         if rows <= len(held.lengths) and capacity <= held.capacity:
             return
-        if len(held.lengths):
-            rows = max(rows, len(held.lengths) if rows <= len(held.lengths) else 2 * len(held.lengths))
-        self._cache = self._model.new_cache(rows, capacity=max(capacity, held.capacity))
+        rows, capacity = grown(rows, len(held.lengths)), max(capacity, held.capacity)
+        self._cache = self._model.new_cache(rows, capacity=capacity)
         for new, old in zip((*self._cache.keys, *self._cache.values), (*held.keys, *held.values), strict=True):
             new[: old.shape[0], :, : old.shape[2]] = old
         self._cache.lengths[: len(held.lengths)] = held.lengths
@@ -59,11 +58,6 @@ class TorchBackend(Backend):
         """Copies keys and values."""
         self._cache.lengths[source] = max(length, self._cache.lengths[source])
         self._cache.copy(source, target, length)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that are reserved for keys and values."""
-        return sum(held.nbytes for held in (*self._cache.keys, *self._cache.values))
 
 
 class UncachedBackend(Backend):

@@ -11,7 +11,7 @@ import torch
 from mingyue.config import GenerateSettings
 from mingyue.generation.decoding import Decoder
 from mingyue.generation.hypotheses import Hypothesis, SourceBatch, length_penalties
-from mingyue.generation.sampling import choose_tokens, log_softmax, no_token_error
+from mingyue.generation.sampling import choose_tokens, log_softmax, no_token_error, uniform
 
 if TYPE_CHECKING:
     from mingyue.config import TranslateSettings
@@ -55,7 +55,8 @@ def sample_translations(
         logits_RV = decoding.step(torch.tensor(tokens, device=device)).cpu().numpy()
         logprobs_RV = log_softmax(logits_RV)
         batch.allowed.remove(logits_RV, [one.state for one in rows])
-        chosen = choose_tokens(logits_RV, choice, [(one.line, one.number, len(one.ids)) for one in rows])
+        uniforms = [uniform(settings.seed, one.line, one.number, len(one.ids)) for one in rows]
+        chosen = choose_tokens(logits_RV, choice, uniforms)
         tokens = [token for token in chosen if token is not None]
         if len(tokens) < len(rows):
             raise no_token_error()

@@ -4,7 +4,7 @@ Building a graph (`graphs.decoder`) needs the onnx package and a PyTorch model; 
 """
 
 from mingyue.graphs.quiet import import_onnxruntime
-from mingyue.graphs.session import GraphError, open_session
+from mingyue.graphs.session import GraphError, bound, open_session
 from mingyue.graphs.store import graph_key, keep_graph, kept_graph
 from mingyue.graphs.weights import Array, WeightKind, graph_weights, padded_head
 
@@ -12,6 +12,7 @@ __all__ = [
     "Array",
     "GraphError",
     "WeightKind",
+    "bound",
     "graph_key",
     "graph_weights",
     "import_onnxruntime",

@@ -18,7 +18,7 @@ from torch import nn
 from mingyue.config import ModelConfig, PartsConfig
 from mingyue.graphs.nodes import GraphWriter
 from mingyue.graphs.parts import Parts
-from mingyue.graphs.weights import WeightKind, padded_angles, padded_head
+from mingyue.graphs.weights import WeightKind, adds_positions, padded_angles, padded_head
 from mingyue.models import DecoderOnly
 
 
@@ -30,7 +30,7 @@ def decoder_graph(model: DecoderOnly, kind: WeightKind = "fp32") -> onnx.ModelPr
     write_tables(graph, model.positions, config)
     graph.node("Shape", "ids", out="shape_RT")
     x_RTM = parts.with_positions(parts.embedded("ids", "embedding", config.vocab_size), "positions", "positions")
-    x_NM = parts.stack(parts.flat(x_RTM, config.d_model), decoder_sublayers(parts, "blocks"))
+    x_NM = parts.stack(parts.flat(x_RTM, config.d_model), _sublayers(parts))
     wanted_NM = graph.node("Gather", x_NM, "rows", axis=0)
     if config.final_norm:
         wanted_NM = parts.norm(wanted_NM, "final_norm")
@@ -38,11 +38,11 @@ def decoder_graph(model: DecoderOnly, kind: WeightKind = "fp32") -> onnx.ModelPr
     return graph.model()
 
 
-def decoder_sublayers(parts: Parts, prefix: str) -> list[tuple[str, Callable[[str], str]]]:
-    """The sub-layers of the blocks of a decoder-only model."""
+def _sublayers(parts: Parts) -> list[tuple[str, Callable[[str], str]]]:
+    """Those of all blocks: the name of the norm, and what writes the sub-layer."""
     sublayers: list[tuple[str, Callable[[str], str]]] = []
     for layer in range(parts.config.n_layers):
-        name = f"{prefix}.{layer}"
+        name = f"blocks.{layer}"
         sublayers += [
             (f"{name}.attention_norm", partial(parts.attention, name=f"{name}.attention", layer=layer)),
             (f"{name}.feedforward_norm", partial(parts.feedforward, name=f"{name}.feedforward")),
@@ -52,7 +52,7 @@ def decoder_sublayers(parts: Parts, prefix: str) -> list[tuple[str, Callable[[st
 
 def _declare(graph: GraphWriter, config: ModelConfig) -> None:
     graph.input("ids", TensorProto.INT64, ["R", "T"])
-    if config.positions in ("learned", "sinusoidal"):
+    if adds_positions(config):
         graph.input("positions", TensorProto.INT64, ["R", "T"])
     graph.input("last_positions", TensorProto.INT32, ["R"])
     graph.input("n_positions", TensorProto.INT32, [1])

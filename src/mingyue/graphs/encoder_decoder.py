@@ -23,7 +23,7 @@ from mingyue.config import EncoderDecoderConfig
 from mingyue.graphs.decoder import write_tables
 from mingyue.graphs.nodes import CONTRIB, GraphWriter
 from mingyue.graphs.parts import Parts
-from mingyue.graphs.weights import WeightKind, padded_head
+from mingyue.graphs.weights import WeightKind, adds_positions, padded_head
 from mingyue.models import EncoderDecoder
 
 _Sublayers = list[tuple[str, Callable[[str], str]]]
@@ -89,7 +89,7 @@ def decoder_step_graph(model: EncoderDecoder, kind: WeightKind = "fp32") -> onnx
 
 def _declare_step(graph: GraphWriter, config: EncoderDecoderConfig) -> None:
     graph.input("ids", TensorProto.INT64, ["R", 1])
-    if config.positions in ("learned", "sinusoidal"):
+    if adds_positions(config):
         graph.input("positions", TensorProto.INT64, ["R", 1])
     graph.input("last_positions", TensorProto.INT32, ["R"])
     graph.input("n_positions", TensorProto.INT32, [1])

@@ -72,13 +72,11 @@ class GraphWriter:
             self._initializers.append(proto)
         return name
 
-    def model(self, **metadata: str) -> onnx.ModelProto:
+    def model(self) -> onnx.ModelProto:
         """The finished graph."""
         graph = helper.make_graph(self._nodes, "mingyue", self._inputs, self._outputs, self._initializers)
         opsets = [helper.make_opsetid(domain, version) for domain, version in _OPSETS.items()]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="mingyue")
-        helper.set_model_props(model, metadata)
-        return model
+        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="mingyue")
 
     def _named(self, out: str | None) -> str:
         return self.new_name() if out is None else out

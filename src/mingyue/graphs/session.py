@@ -33,3 +33,12 @@ def open_session(graph: bytes, weights: Mapping[str, Array], *, threads: int) ->
         return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has many classes of errors, without a common base
         raise GraphError(tr("onnxruntime {version} cannot open the graph: {error}", ort.__version__, error)) from error
+
+
+def bound(session: Any, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Any:  # noqa: ANN401
+    """A binding of arrays, which must live as long as it does: the session reads and writes them in place."""
+    binding = session.io_binding()
+    for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
+        for name, array in arrays.items():
+            bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    return binding

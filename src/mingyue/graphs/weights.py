@@ -24,6 +24,11 @@ BLOCK = 64
 _ZERO = 128  # int8 is stored as uint8
 
 
+def adds_positions(config: PartsConfig) -> bool:
+    """Whether positions are added to embeddings: then the graph of a decoder has an input of them."""
+    return config.positions in ("learned", "sinusoidal")
+
+
 def padded_head(config: PartsConfig) -> int:
     """Width of a head in the graph."""
     step = 16 if config.positions == "rotary" else 8
